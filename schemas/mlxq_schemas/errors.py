@@ -1,0 +1,167 @@
+"""The error tree: every error that a user can meet has a stable ``code``.
+
+::
+
+    MlxqError
+    ├── JobError                     the job itself cannot be done; it is dead-lettered
+    │   ├── BadMessage               bad_message          broken msgpack or JSON, or no hash
+    │   ├── UnknownVersion           unknown_version      ``v`` is newer than ours
+    │   ├── TooLarge                 too_large            the payload is over the limit
+    │   ├── InvalidJob               invalid_job          a field is missing or out of range
+    │   │   └── EmptyPrompt          empty_prompt         nothing to answer
+    │   ├── Unsupported              unsupported          a field that this version lacks
+    │   ├── UnknownModel             unknown_model        the worker serves another model
+    │   ├── PromptTooLong            prompt_too_long      more tokens than the model's context
+    │   ├── TemplateFailed           template_failed      the chat template refused the messages
+    │   ├── MediaError               media_invalid        the bytes are not what they claim to be
+    │   │   ├── MediaNotFound        media_not_found      no such file, URL or blob
+    │   │   ├── MediaForbidden       media_forbidden      outside the allowed roots or hosts
+    │   │   ├── MediaTooLarge        media_too_large      too many bytes or pixels
+    │   │   ├── MediaTooSmall        media_too_small      fewer pixels than a model can see
+    │   │   └── MediaFetchFailed     media_fetch_failed   the download broke off
+    │   ├── GenerationFailed         generation_failed    the model raised or gave NaN for this row
+    │   └── Poison                   poison               it took several workers down with it
+    ├── QueueError                   the queue refused or could not be reached
+    │   ├── QueueUnavailable         queue_unavailable    no server, or the connection broke
+    │   ├── QueueFull                queue_full           ``max_depth`` reached
+    │   ├── RedisFull                redis_full           the server is at ``maxmemory``
+    │   ├── Conflict                 conflict             this id holds another job
+    │   ├── UnknownJob               unknown_job          no job of this id
+    │   └── EvictionPolicy           eviction_policy      the server may evict jobs
+    ├── WaitTimeout                  wait_timeout         no result within the time given
+    ├── Expired                      expired              events of a job are gone (TTL)
+    └── ConfigError                  config               a setting is wrong
+        └── ModelNotLoaded           model_not_loaded     a model folder or hub id cannot be loaded
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MlxqError(Exception):
+    """Root of all mlxq errors. ``str(error)`` names the input and the remedy."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class JobError(MlxqError):
+    """The job cannot be done as it is; another attempt would fail the same way."""
+
+    code = "invalid_job"
+
+
+class BadMessage(JobError):
+    code = "bad_message"
+
+
+class UnknownVersion(JobError):
+    code = "unknown_version"
+
+
+class TooLarge(JobError):
+    code = "too_large"
+
+
+class InvalidJob(JobError):
+    code = "invalid_job"
+
+
+class EmptyPrompt(InvalidJob):
+    code = "empty_prompt"
+
+
+class Unsupported(JobError):
+    code = "unsupported"
+
+
+class UnknownModel(JobError):
+    code = "unknown_model"
+
+
+class PromptTooLong(JobError):
+    code = "prompt_too_long"
+
+
+class TemplateFailed(JobError):
+    code = "template_failed"
+
+
+class MediaError(JobError):
+    code = "media_invalid"
+
+
+class MediaNotFound(MediaError):
+    code = "media_not_found"
+
+
+class MediaForbidden(MediaError):
+    code = "media_forbidden"
+
+
+class MediaTooLarge(MediaError):
+    code = "media_too_large"
+
+
+class MediaTooSmall(MediaError):
+    code = "media_too_small"
+
+
+class MediaFetchFailed(MediaError):
+    code = "media_fetch_failed"
+
+
+class GenerationFailed(JobError):
+    code = "generation_failed"
+
+
+class Poison(JobError):
+    code = "poison"
+
+
+class QueueError(MlxqError):
+    code = "queue_error"
+
+
+class QueueUnavailable(QueueError):
+    code = "queue_unavailable"
+
+
+class QueueFull(QueueError):
+    code = "queue_full"
+
+
+class RedisFull(QueueError):
+    code = "redis_full"
+
+
+class Conflict(QueueError):
+    code = "conflict"
+
+
+class UnknownJob(QueueError):
+    code = "unknown_job"
+
+
+class EvictionPolicy(QueueError):
+    code = "eviction_policy"
+
+
+class WaitTimeout(MlxqError, TimeoutError):
+    code = "wait_timeout"
+
+
+class Expired(MlxqError):
+    code = "expired"
+
+
+class ConfigError(MlxqError):
+    code = "config"
+
+
+class ModelNotLoaded(ConfigError):
+    code = "model_not_loaded"

@@ -1,0 +1,1 @@
+"""The continuous batch generator. It knows no Redis."""

@@ -1,0 +1,260 @@
+"""The continuous batch generator: requests join and leave a running batch at any step."""
+
+from __future__ import annotations
+
+import heapq
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mlxq_schemas.errors import GenerationFailed, InvalidJob, MlxqError
+from mlxq_worker.engine.batch import DecodeBatch, Step
+from mlxq_worker.engine.prefill import Prefill
+from mlxq_worker.engine.request import Request, Response
+from mlxq_worker.engine.row import Row
+from mlxq_worker.engine.text import StopMatcher, make_detokenizers
+from mlxq_worker.models.inputs import build_inputs
+from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.registry import adapter_for
+
+
+class BatchGenerator:
+    """Generates for many requests at once; each row's text is what it would be alone.
+
+    Usage::
+
+        generator = BatchGenerator(model, processor, max_rows=16)
+        generator.insert([Request("a", prompt_ids=ids), ...])
+        while generator.has_work():
+            for response in generator.next():
+                ...
+
+    All methods but :meth:`abort` belong to one thread, the one that loaded the model.
+
+    ``max_rows``: most rows in prefill and decode together. ``prefill_step``: most prompt tokens
+    fed in one :meth:`next` while nothing decodes; ``mixed_step``: the same while rows decode, so
+    that their tokens do not stall. ``eos``: ids that end a row (default: those of the model's
+    config and tokenizer). ``context``: most tokens of prompt and answer together.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        *,
+        max_rows: int = 16,
+        prefill_step: int = 1024,
+        mixed_step: int = 256,
+        eos: frozenset[int] | None = None,
+        context: int = 2**31,
+    ) -> None:
+        if max_rows < 1 or prefill_step < 1 or mixed_step < 1:
+            raise ValueError("max_rows, prefill_step and mixed_step must be at least 1")
+        self._adapter = adapter_for(model)
+        self._processor = processor
+        tokenizer = getattr(processor, "tokenizer", processor)
+        self._new_detokenizer = make_detokenizers(tokenizer)
+        self._eos = _default_eos(model, tokenizer) if eos is None else eos
+        self._context = context
+        self._max_rows = max_rows
+        self._prefill_step = prefill_step
+        self._mixed_step = min(mixed_step, prefill_step)
+        self._queue: list[tuple[int, int, Row]] = []
+        self._prefilling: list[Row] = []
+        self._prefill = Prefill(self._adapter)
+        self._batch = DecodeBatch(self._adapter)
+        self._aborts: deque[str] = deque()
+        self._last_uid = 0
+        self._counts: Counter[str] = Counter()
+
+    def insert(self, requests: Sequence[Request]) -> list[int]:
+        """Queue requests and return their uids. Cheap: no MLX work."""
+        rows = [self._new_row(request) for request in requests]
+        for row in rows:
+            heapq.heappush(self._queue, (-row.request.priority, row.uid, row))
+        return [row.uid for row in rows]
+
+    def next(self) -> list[Response]:
+        """One step: at most one prefill slice and one decode step. [] when idle."""
+        responses = self._end_aborted() + self._admit()
+        responses += self._prefill_slice()
+        return responses + self._decode()
+
+    def remove(self, uids: Sequence[int]) -> None:
+        """Drop rows at once and without a response; unknown uids are ignored."""
+        self._drop(lambda row: row.uid in set(uids))
+
+    def abort(self, request_id: str) -> None:
+        """End a request at the next step, wherever it is; any thread may call this.
+
+        An id that is not here by then is forgotten: a later request of that name lives.
+        """
+        self._aborts.append(request_id)
+
+    def has_work(self) -> bool:
+        """True while a request is queued, in prefill or decoding."""
+        return bool(self._queue or self._prefilling or self._batch.rows)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start, and what is in flight now."""
+        return {
+            "queued": len(self._queue),
+            "prefilling": len(self._prefilling),
+            "decoding": len(self._batch),
+            "max_rows": self._max_rows,
+            "images": self._prefill.images,
+            "vision_seconds": self._prefill.vision_seconds,
+            "peak_bytes": mx.get_peak_memory(),
+            **{name: self._counts[name] for name in ("prompt_tokens", "generated_tokens", "steps")},
+        }
+
+    def prefill_progress(self, request_id: str) -> tuple[int, int] | None:
+        """(tokens fed, tokens in all) of a request in prefill; None if it is not there."""
+        for row in self._prefilling:
+            if row.request_id == request_id:
+                return row.fed, len(row.ids)
+        return None
+
+    def close(self) -> list[Response]:
+        """End every row; returns their last responses, with ``finish_reason`` "cancelled"."""
+        return [_ended(row, "cancelled") for row in self._drop(lambda _: True)]
+
+    def _new_row(self, request: Request) -> Row:
+        self._last_uid += 1
+        sampling = request.sampling
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        row = Row(
+            uid=self._last_uid,
+            request=request,
+            detokenizer=self._new_detokenizer(),
+            stops=StopMatcher([*sampling.stop, *request.stop]),
+            eos=self._eos,
+            max_tokens=sampling.max_tokens,
+            seed=seed,
+            prepared=request.prepared,
+        )
+        row.recall_prior()
+        return row
+
+    def _end_aborted(self) -> list[Response]:
+        wanted: set[str] = set()
+        while self._aborts:
+            wanted.add(self._aborts.popleft())
+        if not wanted:
+            return []
+        return [_ended(row, "cancelled") for row in self._drop(lambda r: r.request_id in wanted)]
+
+    def _drop(self, chosen: Callable[[Row], bool]) -> list[Row]:
+        """Take rows out of wherever they are."""
+        everywhere = [row for _, _, row in self._queue] + self._prefilling + self._batch.rows
+        dropped = [row for row in everywhere if chosen(row)]
+        gone = {row.uid for row in dropped}
+        self._queue = [item for item in self._queue if item[1] not in gone]
+        heapq.heapify(self._queue)
+        self._prefilling = [row for row in self._prefilling if row.uid not in gone]
+        self._batch.remove(dropped)
+        return dropped
+
+    def _admit(self) -> list[Response]:
+        """Move queued rows to prefill while there is room; those with nothing to do end here."""
+        responses: list[Response] = []
+        while self._queue and len(self._prefilling) + len(self._batch) < self._max_rows:
+            _, _, row = heapq.heappop(self._queue)
+            try:
+                row.prepared = row.prepared or self._prepare(row.request)
+                room = self._context - len(row.prepared.ids)
+                row.max_tokens = min(row.max_tokens, room)
+            except Exception as error:
+                responses.append(_failed(row, error))
+                continue
+            if len(row.tokens) >= row.max_tokens:
+                responses.append(_ended(row, "length"))
+            else:
+                self._prefilling.append(row)
+        return responses
+
+    def _prepare(self, request: Request) -> Prepared:
+        if request.prompt_ids is not None:
+            prepared = Prepared(list(request.prompt_ids))
+        elif request.prompt is not None:
+            prepared = build_inputs(self._processor, request.prompt, request.images)
+        else:
+            raise InvalidJob(f"{request.request_id}: give prompt, prompt_ids or prepared")
+        if not prepared.ids:
+            raise InvalidJob(f"{request.request_id}: the prompt has no tokens")
+        return prepared
+
+    def _prefill_slice(self) -> list[Response]:
+        """Feed prompt tokens up to the budget, oldest row first; full rows join the batch."""
+        budget = self._mixed_step if self._batch.rows else self._prefill_step
+        responses: list[Response] = []
+        ready: list[Row] = []
+        for row in list(self._prefilling):
+            if budget <= 0:
+                break
+            try:
+                fed = self._prefill.advance(row, budget)
+                while fed and not Prefill.done(row) and fed < budget:
+                    fed += self._prefill.advance(row, budget - fed)
+            except Exception as error:
+                responses.append(_failed(row, error))
+                self._prefilling.remove(row)
+                continue
+            self._counts["prompt_tokens"] += fed
+            budget -= max(fed, 1)
+            if Prefill.done(row):
+                self._prefilling.remove(row)
+                row.begin_decode()
+                ready.append(row)
+        self._batch.join(ready)
+        return responses
+
+    def _decode(self) -> list[Response]:
+        if not self._batch.rows:
+            return []
+        rows = list(self._batch.rows)
+        try:
+            steps = self._batch.step()
+        except Exception as error:
+            self._batch = DecodeBatch(self._adapter)
+            return [_failed(row, error) for row in rows if row.finish_reason is None]
+        self._counts["steps"] += 1
+        self._counts["generated_tokens"] += sum(step.token is not None for step in steps)
+        return [_response(step) for step in steps]
+
+
+def _default_eos(model: Any, tokenizer: Any) -> frozenset[int]:
+    found: set[int] = set()
+    for value in (getattr(model.config, "eos_token_id", None), tokenizer.eos_token_id):
+        found.update(
+            i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)
+        )
+    return frozenset(found)
+
+
+def _response(step: Step) -> Response:
+    row = step.row
+    if step.error is not None:
+        return _failed(row, step.error)
+    response = Response(row.uid, row.request_id, step.token, step.text)
+    if row.finish_reason is not None:
+        response.finish_reason = row.finish_reason
+        response.usage, response.times = row.usage(), row.times()
+    return response
+
+
+def _ended(row: Row, reason: Any) -> Response:
+    return Response(
+        row.uid, row.request_id, finish_reason=reason, usage=row.usage(), times=row.times()
+    )
+
+
+def _failed(row: Row, error: Exception) -> Response:
+    if not isinstance(error, MlxqError):
+        error = GenerationFailed(f"the model raised {type(error).__name__}: {error}")
+    response = _ended(row, "error")
+    response.error = error
+    return response

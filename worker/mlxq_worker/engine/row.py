@@ -1,0 +1,108 @@
+"""One request in the engine: everything that belongs to the row, and to nothing else."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlxq_schemas import FinishReason, Usage
+from mlxq_worker.engine.request import Request, Times
+from mlxq_worker.engine.text import Detokenizer, StopMatcher
+from mlxq_worker.models.adapter import Embedded
+from mlxq_worker.models.prepared import Prepared
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A row in prefill: its embedded prompt and its own unbatched cache, one entry a layer."""
+
+    embedded: Embedded
+    cache: list[Any]
+
+
+@dataclass
+class Row:
+    """State of one request from insert to its last response.
+
+    ``filling`` is there during prefill only. ``fed`` counts the tokens already in the cache;
+    ``rope_delta`` is what is added to that to get the position of the next token. ``tokens``
+    are the generated ids, including those of earlier attempts.
+    """
+
+    uid: int
+    request: Request
+    detokenizer: Detokenizer
+    stops: StopMatcher
+    eos: frozenset[int]
+    max_tokens: int
+    seed: int
+    prepared: Prepared | None = None
+    filling: Filling | None = None
+    fed: int = 0
+    rope_delta: int = 0
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    inserted: float = field(default_factory=time.perf_counter)
+    prefill_began: float | None = None
+    decode_began: float | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens before the first new one: the prompt and what earlier attempts generated."""
+        return [*self.prompt, *self.request.prior_ids]
+
+    @property
+    def prompt(self) -> list[int]:
+        """The prompt's token ids; empty until it is prepared."""
+        return self.prepared.ids if self.prepared else []
+
+    def recall_prior(self) -> None:
+        """Bring the text state to where the earlier attempt had published to."""
+        for token in self.request.prior_ids:
+            self.tokens.append(token)
+            self.stops.add(self.detokenizer.add(token))
+
+    def take(self, token: int) -> str:
+        """Add one generated token; returns the text it releases and sets ``finish_reason``."""
+        self.tokens.append(token)
+        if token in self.eos and not self.request.sampling.ignore_eos:
+            self.finish_reason = "stop"
+            return self._last_text("")
+        text = self.stops.add(self.detokenizer.add(token))
+        if self.stops.stopped:
+            self.finish_reason = "stop"
+        elif len(self.tokens) >= self.max_tokens:
+            self.finish_reason = "length"
+            return self._last_text(text)
+        return text
+
+    def _last_text(self, text: str) -> str:
+        text += self.stops.add(self.detokenizer.flush())
+        return text if self.stops.stopped else text + self.stops.flush()
+
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=len(self.prompt),
+            completion_tokens=len(self.tokens),
+            images=self.prepared.images if self.prepared else 0,
+        )
+
+    def times(self) -> Times:
+        """Seconds in each stage so far; counted once each."""
+        now = time.perf_counter()
+        prefill = self.prefill_began if self.prefill_began is not None else now
+        decode = self.decode_began if self.decode_began is not None else now
+        return Times(
+            waiting=prefill - self.inserted,
+            prefill=max(0.0, decode - prefill),
+            decode=max(0.0, now - decode),
+        )
+
+    def begin_decode(self) -> None:
+        """Note that the prompt is in the cache."""
+        self.decode_began = time.perf_counter()

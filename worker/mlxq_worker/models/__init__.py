@@ -1,0 +1,1 @@
+"""Model families: loading, and one adapter for each way in which families differ."""

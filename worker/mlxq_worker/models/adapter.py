@@ -1,0 +1,97 @@
+"""How the engine talks to a model, whatever its family.
+
+A row is prefilled alone (batch of one, unbatched caches) and decoded together with others
+(batched caches). Everything about a row's positions is passed with each call; nothing is left
+on the module, where the next row would find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from mlx_vlm.models.cache import make_prompt_cache
+
+from mlxq_worker.models.prepared import Prepared
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A prompt as the language model takes it.
+
+    ``embeds`` [1, tokens, hidden]; ``positions`` [axes, 1, tokens] int32 or None where the
+    model counts by itself; ``whole`` are keyword arguments about the whole prompt, which the
+    model slices by cache offset. The token after the prompt has position
+    ``tokens + rope_delta``.
+    """
+
+    embeds: mx.array
+    positions: mx.array | None = None
+    rope_delta: int = 0
+    whole: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def arrays(self) -> list[Any]:
+        """What to evaluate before the first slice, so that no graph outlives this step."""
+        return [self.embeds, self.positions, self.whole]
+
+
+class Adapter:
+    """The plain case: a text model behind ``model.language_model``, positions by cache offset."""
+
+    axes = 0
+    """Rows of a position array: 0 where the model derives positions from its cache."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.language_model: Any = getattr(model, "language_model", model)
+        names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+        ids = (getattr(model.config, name, None) for name in names)
+        self.media_tokens = frozenset(token for token in ids if isinstance(token, int))
+
+    def make_cache(self) -> list[Any]:
+        """An empty unbatched cache, one entry a layer."""
+        return list(make_prompt_cache(self.language_model))
+
+    def embed(self, prepared: Prepared) -> Embedded:
+        """Embeddings of the prompt, vision encoded. No side effect on the module."""
+        ids = mx.array([prepared.ids])
+        arrays = {name: mx.array(value) for name, value in prepared.arrays.items()}
+        pixels = arrays.pop("pixel_values", None)
+        features = self.model.get_input_embeddings(ids, pixels, **arrays)
+        return Embedded(features.inputs_embeds)
+
+    def prefill(
+        self, tokens: Sequence[int], start: int, embedded: Embedded, cache: list[Any]
+    ) -> None:
+        """Feed ``tokens``, which stand at ``start`` of the prompt, into an unbatched cache.
+
+        Lazy: the caller evaluates the cache. Logits are never asked for, so the head is free.
+        """
+        end = start + len(tokens)
+        extra = dict(embedded.whole)
+        if embedded.positions is not None:
+            extra["position_ids"] = embedded.positions[..., start:end]
+        ids = mx.array([tokens])
+        self.language_model(ids, inputs_embeds=embedded.embeds[:, start:end], cache=cache, **extra)
+
+    def prefill_text(self, tokens: Sequence[int], position: int, cache: list[Any]) -> None:
+        """Feed generated tokens of an earlier attempt, the first at ``position``."""
+        where = np.arange(position, position + len(tokens), dtype=np.int32)[None]
+        self.language_model(mx.array([tokens]), cache=cache, **self._positions(where))
+
+    def decode(
+        self, tokens: mx.array, positions: npt.NDArray[np.int32], cache: list[Any]
+    ) -> mx.array:
+        """One step: ``tokens`` [rows] at ``positions`` [rows] give logits [rows, vocab]."""
+        extra = self._positions(positions[:, None])
+        return self.language_model(tokens[:, None], cache=cache, **extra).logits[:, -1]
+
+    def _positions(self, positions: npt.NDArray[np.int32]) -> dict[str, mx.array]:
+        if not self.axes:
+            return {}
+        return {"position_ids": mx.array(np.broadcast_to(positions, (self.axes, *positions.shape)))}

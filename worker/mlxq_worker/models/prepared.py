@@ -1,0 +1,25 @@
+"""A prompt on its way from preparation to the model. No MLX here: any thread may make one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prompt ready for the model: everything that needs no MLX is done.
+
+    ``ids``: prompt token ids, media placeholders expanded. ``arrays``: the processor's other
+    outputs by name (``pixel_values`` float32, ``image_grid_thw`` int [images, 3], ...).
+    ``media``: sha256 of each medium in order. ``images``: how many of them are images.
+    """
+
+    ids: list[int]
+    arrays: dict[str, Array] = field(default_factory=dict)
+    media: tuple[str, ...] = ()
+    images: int = 0

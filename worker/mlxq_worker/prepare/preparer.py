@@ -1,0 +1,49 @@
+"""From a job to a request for the engine. Runs in prepare threads and starts no MLX work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlxq_schemas import Job
+from mlxq_schemas.errors import JobError, PromptTooLong
+from mlxq_worker.backend import BlobReader
+from mlxq_worker.engine.request import Request
+from mlxq_worker.models.inputs import build_inputs
+from mlxq_worker.prepare.media import MediaPolicy, load_image
+from mlxq_worker.prepare.prompt import render_prompt
+
+_PRIORITY = {"high": 1, "normal": 0, "low": -1}
+
+
+class Preparer:
+    """Loads media, renders the template, tokenises.
+
+    ``processor`` is the model's own; ``context`` the most tokens of prompt and answer together.
+    """
+
+    def __init__(self, processor: Any, policy: MediaPolicy, context: int) -> None:
+        self._processor = processor
+        self._policy = policy
+        self._context = context
+
+    def __call__(self, job: Job, read_blob: BlobReader) -> Request:
+        """The request that answers ``job``; raises a :class:`JobError` that says why not."""
+        loaded = [load_image(ref, self._policy, read_blob) for _, ref in job.media()]
+        text = render_prompt(self._processor, job)
+        try:
+            prepared = build_inputs(
+                self._processor,
+                text,
+                [item.image for item in loaded],
+                [item.sha256 for item in loaded],
+            )
+        except JobError as error:
+            raise type(error)(f"job {job.id}: {error.message}") from error
+        if len(prepared.ids) >= self._context:
+            raise PromptTooLong(
+                f"job {job.id}: the prompt has {len(prepared.ids):,} tokens; the model takes "
+                f"fewer than {self._context:,}: shorten the text or send fewer or smaller images"
+            )
+        return Request(
+            job.id, prepared=prepared, sampling=job.sampling, priority=_PRIORITY[job.priority]
+        )

@@ -25,15 +25,15 @@ def build_inputs(
     ``media`` are the pictures' content hashes. Raises :class:`InvalidJob` when the text does
     not have one placeholder for each picture.
     """
-    tokenizer = getattr(processor, "tokenizer", processor)
-    if not images:
-        return Prepared(list(tokenizer(text, add_special_tokens=False)["input_ids"]))
     placeholder = getattr(processor, "image_token", None)
     if isinstance(placeholder, str) and text.count(placeholder) != len(images):
         raise InvalidJob(
             f"the prompt holds {text.count(placeholder)} image placeholders ({placeholder}) for "
             f"{len(images)} images; leave that word out of the text"
         )
+    if not images:
+        tokenizer = getattr(processor, "tokenizer", processor)
+        return Prepared(list(tokenizer(text, add_special_tokens=False)["input_ids"]))
     outputs = processor(text=[text], images=list(images), add_special_tokens=False)
     ids = np.asarray(outputs["input_ids"]).reshape(-1)
     arrays: dict[str, Array] = {

@@ -1,0 +1,129 @@
+"""Text leaves whole: no half character, no part of a stop string, nothing lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from mlxq_worker.bundled import bundled_model_path
+from mlxq_worker.engine.text import (
+    ByteLevelDetokenizer,
+    StopMatcher,
+    WindowDetokenizer,
+    make_detokenizers,
+)
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_file=str(bundled_model_path() / "tokenizer.json"))
+
+
+def sentence_piece() -> PreTrainedTokenizerFast:
+    """A vocabulary with byte fallback and metaspace, as Llama and Gemma have."""
+    pieces = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *"abcdefgé漢",
+        "▁",
+        "▁ab",
+        "▁cd",
+        "ef",
+    ]
+    vocab = {piece: n for n, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+BYTE_LEVEL, SENTENCE_PIECE = byte_level(), sentence_piece()
+
+
+def decode(tokenizer, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def streamed(tokenizer, ids: list[int]) -> str:
+    detokenizer = make_detokenizers(tokenizer)()
+    return "".join([detokenizer.add(i) for i in ids] + [detokenizer.flush()])
+
+
+def test_the_right_decoder_is_chosen():
+    assert isinstance(make_detokenizers(BYTE_LEVEL)(), ByteLevelDetokenizer)
+    assert isinstance(make_detokenizers(SENTENCE_PIECE)(), WindowDetokenizer)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["bytes", "pieces"])
+@given(text=st.text(max_size=40))
+@settings(deadline=None, max_examples=150)
+def test_streamed_text_is_the_decoded_text(tokenizer, text):
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert streamed(tokenizer, ids) == decode(tokenizer, ids)
+
+
+@given(ids=st.lists(st.integers(0, 1023), max_size=40))
+@settings(deadline=None, max_examples=300)
+def test_any_ids_of_a_byte_level_vocabulary(ids):
+    assert streamed(BYTE_LEVEL, ids) == decode(BYTE_LEVEL, ids)
+
+
+def test_ids_beyond_the_vocabulary_are_nothing():
+    for tokenizer in (BYTE_LEVEL, SENTENCE_PIECE):
+        ids = tokenizer("ab", add_special_tokens=False)["input_ids"]
+        assert streamed(tokenizer, [5_000, *ids, 9_999]) == decode(tokenizer, ids)
+
+
+def test_no_half_character_leaves():
+    detokenizer = make_detokenizers(BYTE_LEVEL)()
+    ids = BYTE_LEVEL("🙂é漢", add_special_tokens=False)["input_ids"]
+    pieces = [detokenizer.add(i) for i in ids]
+    assert "".join(pieces) == "🙂é漢"
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+@given(
+    text=st.text(alphabet="abc", max_size=30),
+    stops=st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3),
+    cuts=st.lists(st.integers(1, 4), min_size=30, max_size=30),
+)
+@settings(deadline=None, max_examples=500)
+def test_text_ends_before_the_first_stop_string_however_it_is_cut(text, stops, cuts):
+    matcher = StopMatcher(stops)
+    released, at = "", 0
+    for cut in cuts:
+        released += matcher.add(text[at : at + cut])
+        at += cut
+        found = [i for s in stops if (i := text[:at].find(s)) >= 0]
+        assert text.startswith(released)
+        assert not found or matcher.stopped
+        if matcher.stopped:
+            break
+    if not matcher.stopped:
+        released += matcher.flush()
+        assert released == text
+    else:
+        assert released == text[: min(i for s in stops if (i := text[:at].find(s)) >= 0)]
+
+
+def test_a_stop_string_over_several_tokens_never_shows(bundled_bench):
+    from mlxq_schemas import Sampling
+    from mlxq_worker.engine.request import Request
+
+    prompt = bundled_bench.prompt(("user", 0, "Count from 3 to 12."))
+    plain = bundled_bench.run([Request("a", prompt)])["a"].text
+    assert plain == "3 4 5 6 7 8 9 10 11 12"
+    outcome = bundled_bench.run([Request("a", prompt, sampling=Sampling(stop=["9 10", "zzz"]))])[
+        "a"
+    ]
+    assert outcome.text == "3 4 5 6 7 8 "
+    assert outcome.reason == "stop"

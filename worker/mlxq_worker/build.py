@@ -1,0 +1,51 @@
+"""Make the backend that a worker computes with, from its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlxq_worker.backend import Backend
+from mlxq_worker.config import WorkerConfig
+from mlxq_worker.engine.generator import BatchGenerator
+from mlxq_worker.models.load import LoadedModel, load_model
+from mlxq_worker.prepare.media import MediaPolicy
+from mlxq_worker.prepare.preparer import Preparer
+
+
+def build_backend(config: WorkerConfig) -> Backend:
+    """Load the model in the calling thread, which then owns all MLX work.
+
+    Raises :class:`~mlxq_schemas.errors.ModelNotLoaded`.
+    """
+    loaded = load_model(config.model, config.dtype)
+    policy = MediaPolicy(
+        roots=tuple(Path(root) for root in config.media_roots),
+        allow_http=config.allow_http,
+        allow_private_hosts=config.allow_private_hosts,
+        max_bytes=config.max_media_bytes,
+        max_pixels=config.max_image_pixels,
+        min_side=config.min_image_side,
+    )
+    generator = BatchGenerator(
+        loaded.model,
+        loaded.processor,
+        max_rows=config.max_rows,
+        prefill_step=config.prefill_step,
+        eos=loaded.eos,
+        context=loaded.context,
+    )
+    return Backend(
+        generator=generator,
+        prepare=Preparer(loaded.processor, policy, loaded.context),
+        names=_names(loaded, config.model_name),
+        identity=loaded.identity,
+        max_rows=config.max_rows,
+    )
+
+
+def _names(loaded: LoadedModel, extra: str | None) -> frozenset[str]:
+    """What a job's ``model`` may say: the name as given, its last part, the identity, the alias."""
+    names = {loaded.name, loaded.path.name, loaded.name.rsplit("/", 1)[-1], loaded.identity}
+    if extra:
+        names.add(extra)
+    return frozenset(names)

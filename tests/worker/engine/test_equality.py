@@ -46,10 +46,9 @@ def test_a_resumed_row_goes_on_as_if_it_had_never_stopped(bench):
 
 
 def test_the_trained_model_answers_rightly_in_a_batch(bundled_bench):
-    from pictures import COLORS, SHAPES, draw
-
     from mlxq_schemas import Sampling
     from mlxq_worker.engine.request import Request
+    from pictures import COLORS, SHAPES, draw
 
     cases = [(color, shape) for color in COLORS for shape in SHAPES]
     prompt = bundled_bench.prompt(("user", 1, "Describe the image."))

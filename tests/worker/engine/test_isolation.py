@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from pictures import draw
 
 from mlxq_schemas import Sampling
 from mlxq_worker.engine.request import Request
+from pictures import draw
 
 
 class Lookup(Exception):

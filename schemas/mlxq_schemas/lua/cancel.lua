@@ -12,7 +12,7 @@ if state == 'running' then
   return 'asked'
 end
 local k = {job = KEYS[1], events = KEYS[2], result = KEYS[3], results = KEYS[4], channel = ARGV[5]}
-conclude(k, ARGV[1], 'cancelled', ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7]))
+conclude(k, ARGV[1], 'cancelled', ARGV[3], ARGV[4], ARGV[6], tonumber(ARGV[7]))
 for i = 6, 8 do
   if known[3] == KEYS[i] then
     redis.call('XACK', KEYS[i], ARGV[2], known[4])

@@ -1,11 +1,15 @@
 -- A worker takes a job that it has read: a new lease epoch, which fences all earlier ones.
 -- KEYS: job, events, jobs stream
 -- ARGV: id, worker, entry, group, now (s), "1" if taken over from another worker
--- Returns: {"gone"} (ended or cancelled: entry removed)
+-- Returns: {"gone"} (ended, or another entry's job: this entry is removed)
 --        | {"missing", epoch} (no spec; the caller must fail it)
 --        | {"ok", epoch, attempt, deaths, seq, spec, submitted, cancel}
-local known = redis.call('HMGET', KEYS[1], 'state', 'spec', 'submitted', 'cancel', 'handed_back')
-if known[1] and ENDED[known[1]] then
+local known = redis.call('HMGET', KEYS[1], 'state', 'spec', 'submitted', 'cancel', 'handed_back',
+  'stream', 'entry')
+-- A job may be pushed twice by hand: while its first entry stands, a second one is nothing.
+local second = known[1] == 'running' and known[6] == KEYS[3] and known[7] ~= ARGV[3]
+  and #redis.call('XRANGE', KEYS[3], known[7], known[7]) == 1
+if second or (known[1] and ENDED[known[1]]) then
   redis.call('XACK', KEYS[3], ARGV[4], ARGV[3])
   redis.call('XDEL', KEYS[3], ARGV[3])
   return {'gone'}

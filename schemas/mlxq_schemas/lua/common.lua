@@ -22,7 +22,7 @@ local ENDED = {finished = true, failed = true, cancelled = true, expired = true}
 local function conclude(k, id, state, event, result, now, ttl)
   local seq = append(k.job, k.events, k.channel, event)
   redis.call('SET', k.result, numbered(result, seq), 'EX', ttl)
-  redis.call('XADD', k.results, 'MINID', '~', math.floor((now - ttl) * 1000), '*', 'id', id, 'state', state)
+  redis.call('XADD', k.results, 'MINID', '~', math.floor((tonumber(now) - ttl) * 1000), '*', 'id', id, 'state', state)
   redis.call('HSET', k.job, 'state', state, 'ended', now)
   redis.call('EXPIRE', k.job, ttl)
   redis.call('EXPIRE', k.events, ttl)

@@ -9,7 +9,7 @@ local known = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'attempt')
 if known[1] ~= ARGV[1] or known[2] ~= 'running' then return -1 end
 local k = {job = KEYS[1], events = KEYS[2], result = KEYS[3], results = KEYS[4], channel = ARGV[6]}
 for i = 14, #ARGV do append(KEYS[1], KEYS[2], ARGV[6], ARGV[i]) end
-conclude(k, ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[7]), tonumber(ARGV[8]))
+conclude(k, ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[7], tonumber(ARGV[8]))
 if ARGV[11] ~= '' then
   local oldest = math.floor((tonumber(ARGV[7]) - tonumber(ARGV[13])) * 1000)
   redis.call('XADD', KEYS[5], 'MINID', '~', oldest, '*', 'id', ARGV[2], 'code', ARGV[11],

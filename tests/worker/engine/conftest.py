@@ -25,15 +25,15 @@ def bundled() -> LoadedModel:
     return load_model()
 
 
-@pytest.fixture(scope="session", params=["bundled", "deepstack", "qwen2_vl"])
+@pytest.fixture(scope="session", params=["bundled", "deepstack", *tiny_models.FAMILIES])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """One model of each family that is served."""
+    """One model of each family that is served, in float32."""
     if request.param == "bundled":
         return request.getfixturevalue("bundled")
     if request.param == "deepstack":
-        return load_model(str(DEEPSTACK))
-    folder = tiny_models.build(tmp_path_factory.mktemp("qwen2_vl"), tiny_models.QWEN2_VL)
-    return load_model(str(folder))
+        return load_model(str(DEEPSTACK), "float32")
+    folder = tmp_path_factory.mktemp(request.param)
+    return load_model(str(tiny_models.build(request.param, folder)), "float32")
 
 
 class Bench:
@@ -42,6 +42,11 @@ class Bench:
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
 
+    @property
+    def shows(self) -> bool:
+        """True if the model takes images."""
+        return hasattr(self.loaded.processor, "image_processor")
+
     def generator(self, **options: Any) -> BatchGenerator:
         """A generator of this model; ``options`` are the constructor's."""
         return BatchGenerator(
@@ -49,11 +54,14 @@ class Bench:
         )
 
     def prompt(self, *turns: tuple[str, int, str]) -> str:
-        """The templated text of ``(role, images, text)`` turns."""
+        """The templated text of ``(role, images, text)`` turns; no images for a text model."""
         messages = [
             {
                 "role": role,
-                "content": [*[{"type": "image"}] * images, {"type": "text", "text": text}],
+                "content": [
+                    *[{"type": "image"}] * (images if self.shows else 0),
+                    {"type": "text", "text": text},
+                ],
             }
             for role, images, text in turns
         ]
@@ -65,7 +73,7 @@ class Bench:
     def request(self, name: str, rng: random.Random, **sampling: Any) -> Request:
         """A random request: detailed caption, two images, two turns, or a look-up in a table."""
         kind = rng.randrange(4)
-        images = [random_picture(rng) for _ in range((1, 2, 1, 0)[kind])]
+        images = [random_picture(rng) for _ in range((1, 2, 1, 0)[kind] if self.shows else 0)]
         if kind == 0:
             text = self.prompt(("user", 1, "Describe the image in detail."))
         elif kind == 1:
@@ -96,6 +104,14 @@ class Bench:
         """Insert all requests, run to the end; ``before_step(generator, n)`` may interfere."""
         generator = self.generator(**options)
         generator.insert(list(requests))
+        return self.drain(generator, before_step)
+
+    def drain(
+        self,
+        generator: BatchGenerator,
+        before_step: Callable[[BatchGenerator, int], None] = lambda *_: None,
+    ) -> dict[str, Outcome]:
+        """Step until nothing is left."""
         outcomes: dict[str, Outcome] = {}
         step = 0
         before_step(generator, step)

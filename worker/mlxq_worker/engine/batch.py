@@ -9,7 +9,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlxq_schemas import TokenLogprob
 from mlxq_schemas.errors import GenerationFailed, MlxqError
+from mlxq_worker.engine.logprobs import Logprobs
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.sampler import Sampler
 from mlxq_worker.models.adapter import Adapter
@@ -22,6 +24,7 @@ class Step:
     row: Row
     token: int | None = None
     text: str = ""
+    logprobs: TokenLogprob | None = None
     error: MlxqError | None = None
 
 
@@ -31,21 +34,29 @@ class DecodeBatch:
     A step queues its work before it reads the tokens of the step before, so that the device
     never waits for Python. ``_pending`` [rows] are the tokens to feed: where ``_sampled`` is
     True the model generated that token (else it is the last token of the row's prompt), and
-    where ``_unread`` is True it is not yet known here.
+    where ``_unread`` is True it is not yet known here. ``suspicion`` is set while the batch is
+    one half of a batch whose step failed.
     """
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, suspicion: int | None = None) -> None:
         self._adapter = adapter
+        self.suspicion = suspicion
         self.rows: list[Row] = []
         self._cache: list[Any] = []
         self._pending: mx.array | None = None
         self._broken: mx.array | None = None
+        self._logprobs: Logprobs | None = None
         self._sampled: list[bool] = []
         self._unread: list[bool] = []
         self._sampler: Sampler | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the caches."""
+        return sum(int(cache.nbytes) for cache in self._cache)
 
     def join(self, newcomers: Sequence[Row]) -> None:
         """Add rows whose whole prompt but its last token is in their own caches."""
@@ -103,7 +114,7 @@ class DecodeBatch:
         unread = [
             row if unread else None for row, unread in zip(self.rows, self._unread, strict=True)
         ]
-        return _Sampled(self._pending, self._broken, unread)
+        return _Sampled(self._pending, self._broken, unread, self._logprobs)
 
     def _any_goes_on(self) -> bool:
         return any(
@@ -128,7 +139,9 @@ class DecodeBatch:
             np.array(self._sampled),
             np.array(known, dtype=np.uint64) + np.array(self._unread, dtype=np.uint64),
         )
-        mx.async_eval(tokens, broken)
+        asked = [row.request.logprobs for row in self.rows if row.request.logprobs is not None]
+        self._logprobs = Logprobs.of(logits, tokens, max(asked)) if asked else None
+        mx.async_eval(tokens, broken, self._logprobs.arrays if self._logprobs else [])
         for row in self.rows:
             row.fed += 1
         self._pending, self._broken = tokens, broken
@@ -166,17 +179,12 @@ class DecodeBatch:
         if sampled.tokens is self._pending:
             self._unread = [False] * len(self.rows)
         tokens, broken = np.array(sampled.tokens), np.array(sampled.broken)
+        self.suspicion = None
         here = {row.uid for row in self.rows}
         steps: list[Step] = []
-        for row, token, bad in zip(sampled.rows, tokens, broken, strict=True):
-            if row is None or row.uid not in here:
-                continue
-            if bad:
-                steps.append(
-                    Step(row, error=GenerationFailed("the model gave NaN or infinite logits"))
-                )
-            else:
-                steps.append(Step(row, int(token), row.take(int(token))))
+        for n, row in enumerate(sampled.rows):
+            if row is not None and row.uid in here:
+                steps.append(_taken(row, int(tokens[n]), bool(broken[n]), sampled.logprobs, n))
         self.remove(
             [s.row for s in steps if s.error is not None or s.row.finish_reason is not None]
         )
@@ -190,6 +198,20 @@ class _Sampled:
     tokens: mx.array | None
     broken: mx.array | None
     rows: list[Row | None]
+    logprobs: Logprobs | None
+
+
+def _taken(row: Row, token: int, bad: bool, logprobs: Logprobs | None, n: int) -> Step:
+    """The outcome of row ``n``: its token added, or why that cannot be."""
+    if bad:
+        return Step(row, error=GenerationFailed("the model gave NaN or infinite logits"))
+    try:
+        text = row.take(token)
+    except Exception as error:
+        return Step(row, error=GenerationFailed(f"token {token} does not decode: {error!r}"))
+    wanted = row.request.logprobs
+    found = None if wanted is None or logprobs is None else logprobs.row(n, token, wanted)
+    return Step(row, token, text, found)
 
 
 def _extend(cache: Any, other: Any) -> None:

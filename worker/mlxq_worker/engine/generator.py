@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import heapq
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 
+from mlxq_schemas import FinishReason
 from mlxq_schemas.errors import GenerationFailed, InvalidJob, MlxqError
-from mlxq_worker.engine.batch import DecodeBatch, Step
-from mlxq_worker.engine.prefill import Prefill
+from mlxq_worker.engine.batch import Step
+from mlxq_worker.engine.cohorts import Cohorts
+from mlxq_worker.engine.prefill import Prefill, PrefillPlan
 from mlxq_worker.engine.request import Request, Response
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.text import StopMatcher, make_detokenizers
+from mlxq_worker.engine.waiting import WaitingLine
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.registry import adapter_for
+
+GROWTH = 256
+"""Tokens of growth that admission sets aside for each row; preemption covers the rest."""
 
 
 class BatchGenerator:
@@ -36,8 +41,10 @@ class BatchGenerator:
 
     ``max_rows``: most rows in prefill and decode together. ``prefill_step``: most prompt tokens
     fed in one :meth:`next` while nothing decodes; ``mixed_step``: the same while rows decode, so
-    that their tokens do not stall. ``eos``: ids that end a row (default: those of the model's
-    config and tokenizer). ``context``: most tokens of prompt and answer together.
+    that their tokens do not stall. ``max_cache_bytes``: most bytes of KV cache (0: no limit);
+    rows are admitted by it, and the youngest are preempted when growth exceeds it. ``eos``: ids
+    that end a row (default: those of the model's config and tokenizer). ``context``: most tokens
+    of prompt and answer together.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class BatchGenerator:
         max_rows: int = 16,
         prefill_step: int = 1024,
         mixed_step: int = 256,
+        max_cache_bytes: int = 0,
         eos: frozenset[int] | None = None,
         context: int = 2**31,
     ) -> None:
@@ -62,10 +70,11 @@ class BatchGenerator:
         self._max_rows = max_rows
         self._prefill_step = prefill_step
         self._mixed_step = min(mixed_step, prefill_step)
-        self._queue: list[tuple[int, int, Row]] = []
+        self._max_cache_bytes = max_cache_bytes
+        self._waiting = WaitingLine()
         self._prefilling: list[Row] = []
         self._prefill = Prefill(self._adapter)
-        self._batch = DecodeBatch(self._adapter)
+        self._decoding = Cohorts(self._adapter)
         self._aborts: deque[str] = deque()
         self._last_uid = 0
         self._counts: Counter[str] = Counter()
@@ -74,18 +83,25 @@ class BatchGenerator:
         """Queue requests and return their uids. Cheap: no MLX work."""
         rows = [self._new_row(request) for request in requests]
         for row in rows:
-            heapq.heappush(self._queue, (-row.request.priority, row.uid, row))
+            self._waiting.add(row)
         return [row.uid for row in rows]
 
     def next(self) -> list[Response]:
         """One step: at most one prefill slice and one decode step. [] when idle."""
-        responses = self._end_aborted() + self._admit()
+        if not self.has_work():
+            self._aborts.clear()
+            return []
+        self._counts["steps"] += 1
+        responses = self._end_aborted()
+        self._preempt()
+        responses += self._admit()
         responses += self._prefill_slice()
         return responses + self._decode()
 
     def remove(self, uids: Sequence[int]) -> None:
         """Drop rows at once and without a response; unknown uids are ignored."""
-        self._drop(lambda row: row.uid in set(uids))
+        leaving = set(uids)
+        self._drop(lambda row: row.uid in leaving)
 
     def abort(self, request_id: str) -> None:
         """End a request at the next step, wherever it is; any thread may call this.
@@ -96,19 +112,22 @@ class BatchGenerator:
 
     def has_work(self) -> bool:
         """True while a request is queued, in prefill or decoding."""
-        return bool(self._queue or self._prefilling or self._batch.rows)
+        return bool(self._waiting or self._prefilling or len(self._decoding))
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and what is in flight now."""
+        counted = ("steps", "prompt_tokens", "generated_tokens", "preempted", "restarted")
         return {
-            "queued": len(self._queue),
+            "queued": len(self._waiting),
             "prefilling": len(self._prefilling),
-            "decoding": len(self._batch),
+            "decoding": len(self._decoding),
+            "batches": self._decoding.sizes,
             "max_rows": self._max_rows,
+            "cache_bytes": self._cache_bytes(),
+            "peak_bytes": mx.get_peak_memory(),
             "images": self._prefill.images,
             "vision_seconds": self._prefill.vision_seconds,
-            "peak_bytes": mx.get_peak_memory(),
-            **{name: self._counts[name] for name in ("prompt_tokens", "generated_tokens", "steps")},
+            **{name: self._counts[name] for name in counted},
         }
 
     def prefill_progress(self, request_id: str) -> tuple[int, int] | None:
@@ -125,7 +144,6 @@ class BatchGenerator:
     def _new_row(self, request: Request) -> Row:
         self._last_uid += 1
         sampling = request.sampling
-        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         row = Row(
             uid=self._last_uid,
             request=request,
@@ -133,8 +151,9 @@ class BatchGenerator:
             stops=StopMatcher([*sampling.stop, *request.stop]),
             eos=self._eos,
             max_tokens=sampling.max_tokens,
-            seed=seed,
+            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             prepared=request.prepared,
+            came=self._counts["steps"],
         )
         row.recall_prior()
         return row
@@ -149,31 +168,56 @@ class BatchGenerator:
 
     def _drop(self, chosen: Callable[[Row], bool]) -> list[Row]:
         """Take rows out of wherever they are."""
-        everywhere = [row for _, _, row in self._queue] + self._prefilling + self._batch.rows
+        everywhere = [*self._waiting, *self._prefilling, *self._decoding]
         dropped = [row for row in everywhere if chosen(row)]
-        gone = {row.uid for row in dropped}
-        self._queue = [item for item in self._queue if item[1] not in gone]
-        heapq.heapify(self._queue)
-        self._prefilling = [row for row in self._prefilling if row.uid not in gone]
-        self._batch.remove(dropped)
+        self._waiting.drop(chosen)
+        self._prefilling = [row for row in self._prefilling if not chosen(row)]
+        self._decoding.remove(dropped)
         return dropped
+
+    def _cache_bytes(self) -> int:
+        return self._decoding.nbytes + sum(row.nbytes for row in self._prefilling)
+
+    def _preempt(self) -> None:
+        """Send the youngest decoding rows back to the line while the caches are over the limit."""
+        while self._max_cache_bytes and len(self._decoding) > 1:
+            if self._cache_bytes() <= self._max_cache_bytes:
+                return
+            youngest = max(self._decoding, key=lambda row: row.uid)
+            self._decoding.remove([youngest])
+            youngest.restart()
+            self._waiting.add(youngest)
+            self._counts["preempted"] += 1
+
+    def _fits(self, row: Row) -> bool:
+        running = len(self._prefilling) + len(self._decoding)
+        if running == 0:
+            return True
+        if running >= self._max_rows:
+            return False
+        if not self._max_cache_bytes:
+            return True
+        promised = [*self._prefilling, row]
+        need = sum(len(r.ids) + min(r.max_tokens - len(r.tokens), GROWTH) for r in promised)
+        return self._decoding.nbytes + need * self._prefill.bytes_per_token <= self._max_cache_bytes
 
     def _admit(self) -> list[Response]:
         """Move queued rows to prefill while there is room; those with nothing to do end here."""
         responses: list[Response] = []
-        while self._queue and len(self._prefilling) + len(self._batch) < self._max_rows:
-            _, _, row = heapq.heappop(self._queue)
+        while self._waiting:
+            row = self._waiting.peek()
             try:
                 row.prepared = row.prepared or self._prepare(row.request)
-                room = self._context - len(row.prepared.ids)
-                row.max_tokens = min(row.max_tokens, room)
             except Exception as error:
-                responses.append(_failed(row, error))
+                responses.append(_failed(self._waiting.pop(), error))
                 continue
+            row.max_tokens = min(row.max_tokens, self._context - len(row.prompt))
             if len(row.tokens) >= row.max_tokens:
-                responses.append(_ended(row, "length"))
+                responses.append(_ended(self._waiting.pop(), "length"))
+            elif self._fits(row):
+                self._prefilling.append(self._waiting.pop())
             else:
-                self._prefilling.append(row)
+                break
         return responses
 
     def _prepare(self, request: Request) -> Prepared:
@@ -188,40 +232,32 @@ class BatchGenerator:
         return prepared
 
     def _prefill_slice(self) -> list[Response]:
-        """Feed prompt tokens up to the budget, oldest row first; full rows join the batch."""
-        budget = self._mixed_step if self._batch.rows else self._prefill_step
+        """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""
+        budget = self._mixed_step if len(self._decoding) else self._prefill_step
+        plan = PrefillPlan(self._prefilling, budget)
         responses: list[Response] = []
         ready: list[Row] = []
-        for row in list(self._prefilling):
-            if budget <= 0:
-                break
+        for row, share in plan:
             try:
-                fed = self._prefill.advance(row, budget)
-                while fed and not Prefill.done(row) and fed < budget:
-                    fed += self._prefill.advance(row, budget - fed)
+                fed = self._prefill.advance(row, share)
             except Exception as error:
                 responses.append(_failed(row, error))
                 self._prefilling.remove(row)
                 continue
+            plan.spent(fed)
             self._counts["prompt_tokens"] += fed
-            budget -= max(fed, 1)
             if Prefill.done(row):
                 self._prefilling.remove(row)
                 row.begin_decode()
                 ready.append(row)
-        self._batch.join(ready)
+        self._decoding.join(ready)
         return responses
 
     def _decode(self) -> list[Response]:
-        if not self._batch.rows:
-            return []
-        rows = list(self._batch.rows)
-        try:
-            steps = self._batch.step()
-        except Exception as error:
-            self._batch = DecodeBatch(self._adapter)
-            return [_failed(row, error) for row in rows if row.finish_reason is None]
-        self._counts["steps"] += 1
+        steps, again = self._decoding.step()
+        for row in again:
+            self._waiting.add(row)
+        self._counts["restarted"] += len(again)
         self._counts["generated_tokens"] += sum(step.token is not None for step in steps)
         return [_response(step) for step in steps]
 
@@ -229,9 +265,8 @@ class BatchGenerator:
 def _default_eos(model: Any, tokenizer: Any) -> frozenset[int]:
     found: set[int] = set()
     for value in (getattr(model.config, "eos_token_id", None), tokenizer.eos_token_id):
-        found.update(
-            i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)
-        )
+        ids = value if isinstance(value, list) else [value]
+        found.update(i for i in ids if isinstance(i, int))
     return frozenset(found)
 
 
@@ -239,14 +274,14 @@ def _response(step: Step) -> Response:
     row = step.row
     if step.error is not None:
         return _failed(row, step.error)
-    response = Response(row.uid, row.request_id, step.token, step.text)
+    response = Response(row.uid, row.request_id, step.token, step.text, step.logprobs)
     if row.finish_reason is not None:
         response.finish_reason = row.finish_reason
         response.usage, response.times = row.usage(), row.times()
     return response
 
 
-def _ended(row: Row, reason: Any) -> Response:
+def _ended(row: Row, reason: FinishReason | Literal["cancelled", "error"]) -> Response:
     return Response(
         row.uid, row.request_id, finish_reason=reason, usage=row.usage(), times=row.times()
     )

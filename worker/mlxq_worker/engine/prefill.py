@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 
 from mlxq_schemas.errors import InvalidJob
 from mlxq_worker.engine.row import Filling, Row
 from mlxq_worker.models.adapter import Adapter
+
+PAGE = 256
+"""Tokens by which caches grow: the least that a row takes."""
+
+AGED = 8
+"""Steps without a slice after which a row goes first."""
+
+
+class PrefillPlan:
+    """Who gets how much of one slice's budget.
+
+    The row with the least left goes first, so that short prompts overtake a long one; but a row
+    that got nothing for :data:`AGED` steps goes before these, the oldest of such rows first, so
+    that no prompt waits for ever. A crumb of the budget is no slice.
+    """
+
+    def __init__(self, rows: Sequence[Row], budget: int) -> None:
+        self._left = budget
+        self._least = max(1, budget // 4)
+        self._rows = sorted(rows, key=_turn)
+
+    def __iter__(self) -> Iterator[tuple[Row, int]]:
+        for row in self._rows:
+            if self._left >= min(self._least, len(row.ids) - row.fed):
+                row.starved = 0
+                yield row, self._left
+            else:
+                row.starved += 1
+
+    def spent(self, tokens: int) -> None:
+        """Count what a row took; a row that took nothing still costs one."""
+        self._left -= max(tokens, 1)
+
+
+def _turn(row: Row) -> tuple[bool, int]:
+    aged = row.starved >= AGED
+    return (not aged, row.uid if aged else len(row.ids) - row.fed)
 
 
 class Prefill:
@@ -22,13 +60,18 @@ class Prefill:
         self._adapter = adapter
         self.images = 0
         self.vision_seconds = 0.0
+        self.bytes_per_token = 0.0
+        """Of a row's cache, measured on the row filled last; 0 before the first."""
 
     def advance(self, row: Row, budget: int) -> int:
-        """Feed at most ``budget`` tokens; returns how many. Encodes the images on first use."""
+        """Feed at most ``budget`` tokens, but never part of what the model must see at once.
+
+        Returns how many. Encodes the images on first use.
+        """
         filling = row.filling or self._begin(row)
         prompt, ids, start = len(row.prompt), row.ids, row.fed
         border = prompt if start < prompt else len(ids)
-        end = min(start + budget, border, len(ids) - 1)
+        end = min(max(start + budget, filling.embedded.unsplit), border, len(ids) - 1)
         if end <= start:
             return 0
         if start < prompt:
@@ -37,12 +80,15 @@ class Prefill:
             self._adapter.prefill_text(ids[start:end], start + row.rope_delta, filling.cache)
         mx.eval([layer.state for layer in filling.cache])
         row.fed = end
+        self.bytes_per_token = row.nbytes / max(end, PAGE)
         return end - start
 
     def _begin(self, row: Row) -> Filling:
         if row.prepared is None or row.prompt[-1] in self._adapter.media_tokens:
             raise InvalidJob(f"{row.request_id}: the prompt ends in a medium; put text after it")
-        began = row.prefill_began = time.perf_counter()
+        began = time.perf_counter()
+        if row.prefill_began is None:
+            row.prefill_began = began
         embedded = self._adapter.embed(row.prepared)
         mx.eval(embedded.arrays)
         row.rope_delta = embedded.rope_delta

@@ -27,7 +27,8 @@ class Row:
 
     ``filling`` is there during prefill only. ``fed`` counts the tokens already in the cache;
     ``rope_delta`` is what is added to that to get the position of the next token. ``tokens``
-    are the generated ids, including those of earlier attempts.
+    are the generated ids, including those of earlier attempts. ``suspicion`` groups rows
+    that start again because a step with them failed. ``came`` is the step of the insert.
     """
 
     uid: int
@@ -43,6 +44,9 @@ class Row:
     rope_delta: int = 0
     tokens: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    suspicion: int | None = None
+    came: int = 0
+    starved: int = 0
     inserted: float = field(default_factory=time.perf_counter)
     prefill_began: float | None = None
     decode_began: float | None = None
@@ -53,13 +57,23 @@ class Row:
 
     @property
     def ids(self) -> list[int]:
-        """All tokens before the first new one: the prompt and what earlier attempts generated."""
-        return [*self.prompt, *self.request.prior_ids]
+        """All tokens known: the prompt and what was generated, by earlier attempts too."""
+        return [*self.prompt, *self.tokens]
 
     @property
     def prompt(self) -> list[int]:
         """The prompt's token ids; empty until it is prepared."""
         return self.prepared.ids if self.prepared else []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the row's own cache, during prefill."""
+        return sum(int(layer.nbytes) for layer in self.filling.cache) if self.filling else 0
+
+    def restart(self, suspicion: int | None = None) -> None:
+        """Forget the caches: what is known is prefilled again; generation goes on from there."""
+        self.filling, self.fed, self.rope_delta = None, 0, 0
+        self.suspicion = suspicion
 
     def recall_prior(self) -> None:
         """Bring the text state to where the earlier attempt had published to."""
@@ -105,4 +119,5 @@ class Row:
 
     def begin_decode(self) -> None:
         """Note that the prompt is in the cache."""
-        self.decode_began = time.perf_counter()
+        if self.decode_began is None:
+            self.decode_began = time.perf_counter()

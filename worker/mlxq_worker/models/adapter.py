@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from mlx_vlm.models.cache import make_prompt_cache
 
-from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.prepared import Array, Prepared
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,22 @@ class Embedded:
 
     ``embeds`` [1, tokens, hidden]; ``positions`` [axes, 1, tokens] int32 or None where the
     model counts by itself; ``whole`` are keyword arguments about the whole prompt, which the
-    model slices by cache offset. The token after the prompt has position
-    ``tokens + rope_delta``.
+    model slices by cache offset; ``along`` are those that are sliced here, [1, tokens, ...]. The
+    token after the prompt has position ``tokens + rope_delta``. The first ``unsplit`` tokens see
+    each other in both directions: they must be fed in one slice.
     """
 
     embeds: mx.array
     positions: mx.array | None = None
     rope_delta: int = 0
     whole: dict[str, Any] = field(default_factory=dict)
+    along: dict[str, mx.array] = field(default_factory=dict)
+    unsplit: int = 0
 
     @property
     def arrays(self) -> list[Any]:
         """What to evaluate before the first slice, so that no graph outlives this step."""
-        return [self.embeds, self.positions, self.whole]
+        return [self.embeds, self.positions, self.whole, self.along]
 
 
 class Adapter:
@@ -49,9 +52,11 @@ class Adapter:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.language_model: Any = getattr(model, "language_model", model)
-        names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+        kinds, ends = ("image", "video", "audio"), ("id", "index")
+        names = (f"{kind}_token_{end}" for kind in kinds for end in ends)
         ids = (getattr(model.config, name, None) for name in names)
         self.media_tokens = frozenset(token for token in ids if isinstance(token, int))
+        """Ids that stand for a piece of a medium."""
 
     def make_cache(self) -> list[Any]:
         """An empty unbatched cache, one entry a layer."""
@@ -59,11 +64,14 @@ class Adapter:
 
     def embed(self, prepared: Prepared) -> Embedded:
         """Embeddings of the prompt, vision encoded. No side effect on the module."""
+        return Embedded(self.features(prepared).inputs_embeds)
+
+    def features(self, prepared: Prepared) -> Any:
+        """What the model's own embedding step gives for one prompt without padding."""
         ids = mx.array([prepared.ids])
-        arrays = {name: mx.array(value) for name, value in prepared.arrays.items()}
+        arrays = {name: to_mlx(value) for name, value in prepared.arrays.items()}
         pixels = arrays.pop("pixel_values", None)
-        features = self.model.get_input_embeddings(ids, pixels, **arrays)
-        return Embedded(features.inputs_embeds)
+        return self.model.get_input_embeddings(ids, pixels, mask=mx.ones_like(ids), **arrays)
 
     def prefill(
         self, tokens: Sequence[int], start: int, embedded: Embedded, cache: list[Any]
@@ -74,6 +82,8 @@ class Adapter:
         """
         end = start + len(tokens)
         extra = dict(embedded.whole)
+        for name, value in embedded.along.items():
+            extra[name] = value[:, start:end]
         if embedded.positions is not None:
             extra["position_ids"] = embedded.positions[..., start:end]
         ids = mx.array([tokens])
@@ -95,3 +105,8 @@ class Adapter:
         if not self.axes:
             return {}
         return {"position_ids": mx.array(np.broadcast_to(positions, (self.axes, *positions.shape)))}
+
+
+def to_mlx(value: Array | list[Array]) -> Any:
+    """Pictures of different shapes stay a list."""
+    return [mx.array(item) for item in value] if isinstance(value, list) else mx.array(value)

@@ -13,7 +13,15 @@ from mlxq_worker.models.prepared import Array, Prepared
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_TEXT_OUTPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+_NOT_FOR_MODEL = frozenset({"input_ids", "attention_mask", "token_type_ids", "num_patches_list"})
+
+_PLACEHOLDER = {"Gemma3Processor": "<start_of_image>", "InternVLChatProcessor": "<image>"}
+"""What stands for an image in templated text, where that is not the processor's ``image_token``."""
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    # By default it would pad, and cut long prompts without a word.
+    "InternVLChatProcessor": {"padding": False, "truncation": False, "return_tensors": None}
+}
 
 
 def build_inputs(
@@ -25,20 +33,61 @@ def build_inputs(
     ``media`` are the pictures' content hashes. Raises :class:`InvalidJob` when the text does
     not have one placeholder for each picture.
     """
-    placeholder = getattr(processor, "image_token", None)
-    if isinstance(placeholder, str) and text.count(placeholder) != len(images):
-        raise InvalidJob(
-            f"the prompt holds {text.count(placeholder)} image placeholders ({placeholder}) for "
-            f"{len(images)} images; leave that word out of the text"
-        )
+    _check_placeholders(processor, text, len(images))
+    tokenizer = getattr(processor, "tokenizer", processor)
     if not images:
-        tokenizer = getattr(processor, "tokenizer", processor)
-        return Prepared(list(tokenizer(text, add_special_tokens=False)["input_ids"]))
-    outputs = processor(text=[text], images=list(images), add_special_tokens=False)
-    ids = np.asarray(outputs["input_ids"]).reshape(-1)
-    arrays: dict[str, Array] = {
-        name: np.array(value)
+        return Prepared(_one_start(tokenizer(text)["input_ids"], tokenizer))
+    # Options for the tokenizer would reach the image processors of some families, so the
+    # tokenizer adds its start token where it does so, and a doubled one is dropped.
+    options = _OPTIONS.get(type(processor).__name__, {})
+    outputs = processor(text=[text], images=list(images), **options)
+    arrays = {
+        name: _to_numpy(value)
         for name, value in outputs.items()
-        if name not in _TEXT_OUTPUTS and value is not None
+        if name not in _NOT_FOR_MODEL and value is not None
     }
-    return Prepared([int(i) for i in ids], arrays, tuple(media), len(images))
+    ids = _one_start(np.asarray(outputs["input_ids"]).reshape(-1), tokenizer)
+    cut = np.asarray(outputs["input_ids"]).size - len(ids)
+    if cut and "mm_token_type_ids" in arrays:
+        arrays["mm_token_type_ids"] = np.asarray(arrays["mm_token_type_ids"])[:, cut:]
+    return Prepared(ids, arrays, tuple(media), len(images))
+
+
+def _check_placeholders(processor: Any, text: str, images: int) -> None:
+    own = getattr(processor, "image_token", None)
+    placeholder = _PLACEHOLDER.get(type(processor).__name__, own)
+    if not isinstance(placeholder, str) or not hasattr(processor, "image_processor"):
+        if images:
+            raise InvalidJob("this model takes no images: send text only")
+        return
+    found = text.count(placeholder)
+    if found != images:
+        raise InvalidJob(
+            f"the prompt holds {found} image placeholders ({placeholder}) for "
+            f"{images} images; leave that word out of the text"
+        )
+    others = (own, *(getattr(processor, f"{kind}_token", None) for kind in ("video", "audio")))
+    for word in others:
+        if word and word != placeholder and word in text and _is_token(processor.tokenizer, word):
+            raise InvalidJob(
+                f"{word} stands for a medium in this model; leave that word out of the text"
+            )
+
+
+def _is_token(tokenizer: Any, word: str) -> bool:
+    return tokenizer.convert_tokens_to_ids(word) not in {None, tokenizer.unk_token_id}
+
+
+def _one_start(ids: Any, tokenizer: Any) -> list[int]:
+    """``ids`` with one start token, where template and tokenizer have both set one."""
+    ids = [int(i) for i in ids]
+    start = getattr(tokenizer, "bos_token_id", None)
+    return ids[1:] if start is not None and ids[:2] == [start, start] else ids
+
+
+def _to_numpy(value: Any) -> Array | list[Array]:
+    """A copy; a list of arrays of different shapes stays a list."""
+    if isinstance(value, (list, tuple)):
+        items = [np.array(item) for item in value]
+        return items if len({item.shape for item in items}) > 1 else np.array(items)
+    return np.array(value)

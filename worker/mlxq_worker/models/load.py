@@ -5,18 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 from mlx_vlm.utils import get_model_path, load
 
 from mlxq_schemas.errors import ModelNotLoaded
 from mlxq_worker.bundled import bundled_model_path
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+_INTERNVL_TEMPLATE = (
+    "{%- for message in messages %}{{ message['role'].capitalize() + ': ' }}"
+    "{%- if message['content'] is string %}{{ message['content'] }}{%- else %}"
+    "{%- for part in message['content'] if part['type'] == 'image' %}{{ '<image>\\n' }}{%- endfor %}"
+    "{%- for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{%- endfor %}"
+    "{%- endif %}{{ '\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ 'Assistant:\\n' }}{%- endif %}"
+)
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 
@@ -47,9 +56,13 @@ def load_model(name: str | None = None, dtype: DtypeName = "auto") -> LoadedMode
     """
     path = _find(name)
     try:
-        model, processor = load(str(path))
+        with warnings.catch_warnings():
+            # Processors warn about their own defaults, and take an error for a wrong processor.
+            warnings.simplefilter("ignore")
+            model, processor = load(str(path))
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
-        raise ModelNotLoaded(f"{path} does not load as a vision-language model: {error}") from error
+        raise ModelNotLoaded(f"{path} does not load: {error}") from error
+    _mend_template(processor)
     _cast(model, dtype)
     config = _read_json(path / "config.json")
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -60,7 +73,7 @@ def load_model(name: str | None = None, dtype: DtypeName = "auto") -> LoadedMode
         path=path,
         name=label,
         identity=f"{label}@{_digest(path)}",
-        eos=_eos_ids(config, _read_json(path / "generation_config.json"), tokenizer),
+        eos=_eos_ids(config, _read_json(path / "generation_config.json"), processor, tokenizer),
         context=_context_length(config),
     )
 
@@ -90,11 +103,20 @@ def _cast(model: Any, dtype: DtypeName) -> None:
         dtype = "float32"
     target = getattr(mx, dtype)
 
-    def cast(array: mx.array) -> mx.array:
-        return array.astype(target) if mx.issubdtype(array.dtype, mx.floating) else array
+    may_cast = getattr(model, "cast_predicate", lambda _: True)
 
-    model.update(tree_map(cast, model.parameters()))
+    def cast(name: str, array: mx.array) -> mx.array:
+        floating = mx.issubdtype(array.dtype, mx.floating)
+        return array.astype(target) if floating and may_cast(name) else array
+
+    model.update(tree_map_with_path(cast, model.parameters()))
     mx.eval(model.parameters())
+
+
+def _mend_template(processor: Any) -> None:
+    """mlx-vlm's own template for InternVL reads text under a key that nobody else writes."""
+    if type(processor).__name__ == "InternVLChatProcessor":
+        processor.chat_template = _INTERNVL_TEMPLATE
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -109,18 +131,23 @@ def _eos_ids(*sources: Any) -> frozenset[int]:
     found: set[int] = set()
     for source in sources:
         if isinstance(source, dict):
-            values = [source.get("eos_token_id"), source.get("text_config", {}).get("eos_token_id")]
+            values = [source.get("eos_token_id"), _text_config(source).get("eos_token_id")]
         else:
-            values = [getattr(source, "eos_token_id", None)]
+            names = ("eos_token_id", "additional_eos_token_ids")
+            values = [getattr(source, name, None) for name in names]
         for value in values:
             ids = value if isinstance(value, list) else [value]
             found.update(i for i in ids if isinstance(i, int))
     return frozenset(found)
 
 
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    return config.get("text_config") or config.get("llm_config") or {}
+
+
 def _context_length(config: dict[str, Any]) -> int:
     """Most tokens of prompt and answer together, as the config states it."""
-    text = config.get("text_config", {})
+    text = _text_config(config)
     value = text.get("max_position_embeddings") or config.get("max_position_embeddings")
     return int(value) if value else 2**31
 

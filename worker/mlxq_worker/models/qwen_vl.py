@@ -1,10 +1,9 @@
-"""Qwen2-VL and Qwen3-VL: positions in time, height and width (mrope)."""
+"""Qwen2-VL to Qwen3.5: positions in time, height and width (mrope)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
 from mlxq_worker.models.adapter import Adapter, Embedded
@@ -14,7 +13,8 @@ from mlxq_worker.models.prepared import Prepared
 class QwenVLAdapter(Adapter):
     """Passes every row's three-axis positions explicitly.
 
-    Left to itself the module keeps positions and deltas of whichever prompt came last.
+    Left to itself the module keeps positions and deltas of whichever prompt came last. Qwen3.5
+    mixes recurrent layers in; their state is in the cache like keys and values.
     Qwen3-VL adds vision features to early layers too (deepstack): their mask and values go
     along as whole-prompt arguments.
     """
@@ -22,14 +22,10 @@ class QwenVLAdapter(Adapter):
     axes = 3
 
     def embed(self, prepared: Prepared) -> Embedded:
-        ids = mx.array([prepared.ids])
-        arrays = {name: mx.array(value) for name, value in prepared.arrays.items()}
-        pixels = arrays.pop("pixel_values", None)
-        if pixels is None:
+        features = self.features(prepared)
+        if "pixel_values" not in prepared.arrays:
             where = np.arange(len(prepared.ids), dtype=np.int32)[None]
-            embeds = self.language_model.model.embed_tokens(ids)
-            return Embedded(embeds, self._positions(where)["position_ids"])
-        features = self.model.get_input_embeddings(ids, pixels, **arrays)
+            return Embedded(features.inputs_embeds, self._positions(where)["position_ids"])
         whole: dict[str, Any] = {}
         if getattr(features, "deepstack_visual_embeds", None) is not None:
             whole["visual_pos_masks"] = features.visual_pos_masks

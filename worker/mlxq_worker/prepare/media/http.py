@@ -125,8 +125,8 @@ class _Exchange:
         addresses = resolve(target.host, port)
         if not self._policy.allow_private_hosts and not all(map(is_public, addresses)):
             raise MediaForbidden(
-                f"{self._what} leads to {target.host}, which is not a public address: this worker "
-                "downloads from public hosts only"
+                f"{self._what} leads to {target.host}, which is not a public address: start the "
+                "worker with --allow-private-hosts, or send the bytes"
             )
         plain = self._first_to_answer([str(address) for address in addresses], port)
         if not target.secure:

@@ -114,7 +114,9 @@ def _from_blob(url: str, read_blob: BlobReader) -> bytes:
 
 def _from_network(url: str, policy: MediaPolicy) -> bytes:
     if not policy.allow_http:
-        raise MediaForbidden(f"{shown(url)}: this worker downloads nothing; send the bytes instead")
+        raise MediaForbidden(
+            f"{shown(url)}: this worker downloads nothing (--no-http): send the bytes"
+        )
     return fetch(url, policy)
 
 

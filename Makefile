@@ -1,0 +1,41 @@
+# One task a line. `make setup` first; everything runs in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup check format test test-all bench demo build clean
+
+setup: $(BIN)/mlxq ## virtual environment with everything a developer needs
+
+$(BIN)/mlxq: pyproject.toml
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -e ".[dev]"
+	touch $@
+
+check: setup ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright -p pyproject.toml --pythonpath $(BIN)/python
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup
+	$(BIN)/pytest
+
+test-all: setup ## with the slow tests and those that kill processes
+	$(BIN)/pytest -m "not bench and not gpu"
+
+bench: setup
+	$(BIN)/pytest -m bench -s
+
+demo: setup
+	$(BIN)/mlxq demo
+
+build: setup ## wheel and source archive in dist/
+	rm -rf build dist
+	$(BIN)/python -m build
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,147 @@
+"""A worker and a producer made of the Lua scripts alone, for tests of the Redis contract."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import redis
+
+from mlxq_schemas import (
+    GROUP,
+    BaseEvent,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    Job,
+    Keys,
+    Queued,
+    Result,
+    Started,
+    Token,
+)
+from mlxq_schemas.scripts import ScriptName, script
+from mlxq_schemas.wire import decode_event, decode_result, encode_event, encode_job
+
+TTL = 60
+DEAD_TTL = 600
+
+
+@dataclass
+class LuaWorker:
+    """Calls each script as the two sides of the queue do."""
+
+    client: redis.Redis
+    queue: str
+    name: str = "w1"
+    keys: Keys = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(self.queue)
+
+    def run(self, name: ScriptName, keys: list[str], *args: Any) -> Any:
+        """The answer of one script."""
+        return self.client.eval(script(name), len(keys), *keys, *args)
+
+    # The producer's side
+
+    def submit(self, job: Job, *, max_depth: int = 0) -> list[bytes]:
+        k = self.keys
+        stored = [k.job(job.id), k.events(job.id), k.jobs(job.priority), *k.all_jobs()]
+        queued, now = encode_event(Queued(job=job.id)), time.time()
+        channel = k.tokens(job.id)
+        args = (job.id, encode_job(job), job.digest(), queued, channel, now, max_depth)
+        return self.run("submit", stored, *args)
+
+    def cancel(self, job_id: str) -> bytes:
+        k = self.keys
+        stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.results, k.control]
+        event = encode_event(Cancelled(job=job_id))
+        result = encode_event(Result(job=job_id, type="cancelled"))
+        args = (job_id, GROUP, event, result, k.tokens(job_id), time.time(), TTL)
+        return self.run("cancel", [*stored, *k.all_jobs()], *args)
+
+    # The worker's side
+
+    def read(self, count: int = 1) -> list[tuple[bytes, str]]:
+        """(entry, job id) of new entries in the normal stream."""
+        stream = self.keys.jobs()
+        with suppress(redis.ResponseError):  # BUSYGROUP: it is there
+            self.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+        found: Any = self.client.xreadgroup(GROUP, self.name, {stream: ">"}, count=count)
+        rows = found.values() if isinstance(found, dict) else [rows for _, rows in found]
+        flat = [row for part in rows for row in (part[0] if isinstance(found, dict) else part)]
+        return [(entry, fields[b"id"].decode()) for entry, fields in flat]
+
+    def claim(self, job_id: str, entry: bytes, *, taken_over: bool = False) -> list[Any]:
+        k = self.keys
+        args = (job_id, self.name, entry, GROUP, time.time(), int(taken_over))
+        return self.run("claim", [k.job(job_id), k.events(job_id), k.jobs()], *args)
+
+    def append(self, job_id: str, epoch: int, *events: BaseEvent) -> int:
+        k = self.keys
+        packed = map(encode_event, events)
+        stored = [k.job(job_id), k.events(job_id)]
+        return self.run("append", stored, epoch, k.tokens(job_id), *packed)
+
+    def finish(self, job_id: str, epoch: int, entry: bytes, text: str = "", code: str = "") -> int:
+        k = self.keys
+        stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.results, k.dead, k.jobs()]
+        event: BaseEvent = Finished(job=job_id, reason="stop", text=text)
+        if code:
+            event = Failed(job=job_id, code=code, message="why")
+        result = Result.model_validate({**event.model_dump(), "text": text})
+        state = "failed" if code else "finished"
+        args = (epoch, job_id, state, encode_event(event), encode_event(result))
+        times = (k.tokens(job_id), time.time(), TTL, GROUP, entry)
+        return self.run("finish", stored, *args, *times, code, "why" if code else "", DEAD_TTL)
+
+    def hand_back(self, job_id: str, epoch: int, entry: bytes) -> int:
+        k = self.keys
+        args = (epoch, GROUP, self.name, entry, 10_000_000)
+        return self.run("hand_back", [k.job(job_id), k.jobs()], *args)
+
+    def renew(self, *entries: bytes) -> list[bytes]:
+        return self.run("renew", [self.keys.jobs()], GROUP, self.name, *entries)
+
+    def do(self, text: list[str]) -> str:
+        """Take the next job and finish it with ``text``; returns its id."""
+        [(entry, job_id)] = self.read()
+        epoch = self.claim(job_id, entry)[1]
+        tokens = (Token(job=job_id, text=piece) for piece in text)
+        self.append(job_id, epoch, Started(job=job_id, worker=self.name), *tokens)
+        assert self.finish(job_id, epoch, entry, "".join(text)) == 1
+        return job_id
+
+    # What anybody may look at
+
+    def events(self, job_id: str) -> list[Event]:
+        """All events kept, each entry's id checked against its number."""
+        found: list[Event] = []
+        for entry, fields in self.client.xrange(self.keys.events(job_id)):
+            event = decode_event(fields[b"e"])
+            assert entry == b"%d-0" % (event.seq + 1)
+            found.append(event)
+        return found
+
+    def result(self, job_id: str) -> Result:
+        data = self.client.get(self.keys.result(job_id))
+        assert isinstance(data, bytes)
+        return decode_result(data)
+
+    def state(self, job_id: str) -> dict[str, Any]:
+        """The job hash without its spec."""
+        raw = self.client.hgetall(self.keys.job(job_id))
+        return {key.decode(): value.decode() for key, value in raw.items() if key != b"spec"}
+
+    def depth(self) -> int:
+        return sum(self.client.xlen(stream) for stream in self.keys.all_jobs())
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """A message as a foreign reader sees it."""
+    return msgpack.unpackb(data)

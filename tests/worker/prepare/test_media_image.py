@@ -1,0 +1,210 @@
+"""Decoding: real files, broken files, bombs."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlxq_schemas.errors import MediaError, MediaTooLarge, MediaTooSmall
+from mlxq_worker.prepare.media import MediaPolicy, decode_image
+
+POLICY = MediaPolicy()
+
+
+def picture(size: tuple[int, int] = (16, 8), mode: str = "RGB") -> Image.Image:
+    rng = np.random.default_rng(7)
+    pixels = rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+def encoded(image: Image.Image, fmt: str = "PNG", **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, fmt, **options)
+    return out.getvalue()
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A 1-bit PNG of that size; its data are zeros, packed small."""
+    row_bytes = (width + 7) // 8 + 1
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(bytes(row_bytes)) for _ in range(height)) + packer.flush()
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def decode(data: bytes, policy: MediaPolicy = POLICY) -> Image.Image:
+    return decode_image(data, "cat.png", policy)
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "BMP", "TIFF", "GIF", "JPEG", "WEBP", "AVIF"])
+def test_known_formats(fmt: str) -> None:
+    image = decode(encoded(picture(), fmt))
+    assert (image.mode, image.size, image.info) == ("RGB", (16, 8), {})
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "BMP", "TIFF"])
+def test_lossless_pixels_are_untouched(fmt: str) -> None:
+    assert np.array_equal(np.asarray(decode(encoded(picture(), fmt))), np.asarray(picture()))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB"])
+def test_without_alpha_the_pixels_are_those_of_convert(mode: str) -> None:
+    data = encoded(picture(mode=mode))
+    with Image.open(io.BytesIO(data)) as plain:
+        assert np.array_equal(np.asarray(decode(data)), np.asarray(plain.convert("RGB")))
+
+
+@pytest.mark.parametrize(("mode", "fmt"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("YCbCr", "JPEG")])
+def test_other_colour_spaces(mode: str, fmt: str) -> None:
+    image = Image.new("RGB", (16, 8), (200, 40, 40)).convert(mode)
+    red, green, blue = decode(encoded(image, fmt)).resize((1, 1)).getpixel((0, 0))  # type: ignore[misc]
+    assert abs(red - 200) < 12
+    assert max(abs(green - 40), abs(blue - 40)) < 12
+
+
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
+    ramp = np.linspace(0, 65535, 256, dtype=np.uint16).reshape(16, 16)
+    pixels = np.asarray(decode(encoded(Image.fromarray(ramp))))
+    assert np.array_equal(pixels[..., 0], ramp >> 8)
+
+
+def test_float_pixels_are_refused() -> None:
+    floats = Image.fromarray(np.zeros((8, 8), np.float32))
+    with pytest.raises(MediaError, match="float pixels"):
+        decode(encoded(floats, "TIFF"))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_alpha_is_laid_on_white(mode: str) -> None:
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    image.paste((0, 0, 0, 255), (0, 0, 4, 8))
+    pixels = np.asarray(decode(encoded(image.convert(mode))))
+    assert pixels[:, :4].max() == 0
+    assert pixels[:, 4:].min() == 255
+
+
+def test_transparent_colour_of_a_palette() -> None:
+    image = Image.new("P", (8, 8), 0)
+    image.putpalette([0, 0, 0, 255, 0, 0])
+    assert np.asarray(decode(encoded(image, transparency=0))).min() == 255
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_orientation_is_applied(turn: int, fmt: str) -> None:
+    image = Image.new("RGB", (32, 16), "white")
+    image.paste("black", (0, 0, 8, 8))
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    dark = np.asarray(decode(encoded(image, fmt, exif=exif)).convert("L")) < 128
+    assert dark.shape == ((16, 32) if turn < 5 else (32, 16))
+    rows, columns = dark.nonzero()
+    top, left = rows.mean() < dark.shape[0] / 2, columns.mean() < dark.shape[1] / 2
+    assert (top, left) == {
+        1: (True, True), 2: (True, False), 3: (False, False), 4: (False, True),
+        5: (True, True), 6: (True, False), 7: (False, False), 8: (False, True),
+    }[turn]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_broken_metadata_do_not_spoil_a_picture() -> None:
+    data = encoded(picture(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff garbage")
+    assert decode(data).size == (16, 8)
+
+
+@pytest.mark.parametrize("fmt", ["GIF", "WEBP", "PNG"])
+def test_first_frame_of_an_animation(fmt: str) -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    data = encoded(frames[0], fmt, save_all=True, append_images=frames[1:], lossless=True)
+    assert decode(data).getpixel((4, 4)) == pytest.approx((255, 0, 0), abs=3)
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_truncated(fmt: str, part: float) -> None:
+    data = encoded(picture((256, 256)), fmt)
+    with pytest.raises(MediaError, match=r"^cat\.png ") as caught:
+        decode(data[: int(len(data) * part)])
+    assert caught.value.code == "media_invalid"
+
+
+def test_flipped_bytes_never_escape_the_error_tree() -> None:
+    rng = np.random.default_rng(3)
+    for fmt in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
+        data = np.frombuffer(encoded(picture((64, 64)), fmt), np.uint8)
+        for _ in range(40):
+            broken = data.copy()
+            broken[rng.integers(12, len(data), 8)] = rng.integers(0, 256, 8)
+            with suppress(MediaError):
+                decode(broken.tobytes())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"this is text, whatever its name says\n",
+        b"\x89PNG",
+        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n",
+        b"%PDF-1.7\n",
+        b"\0" * 100,
+    ],
+)
+def test_not_an_image(data: bytes) -> None:
+    with pytest.raises(MediaError, match="not an image of a known format"):
+        decode(data)
+
+
+def test_one_pixel_is_too_small() -> None:
+    with pytest.raises(MediaTooSmall, match=r"cat\.png has 1 x 1 pixels; .* at least 4"):
+        decode(encoded(picture((1, 1))))
+
+
+def test_one_thin_side_is_too_small() -> None:
+    with pytest.raises(MediaTooSmall):
+        decode(encoded(picture((64, 3))))
+
+
+def test_bomb_is_refused_by_its_header() -> None:
+    with pytest.raises(MediaTooLarge, match="20,000 x 20,000"):
+        decode(png_header(20_000, 20_000))
+
+
+def test_between_pillows_warning_and_our_limit() -> None:
+    data = png_header(10_000, 9_500)
+    assert decode(data, MediaPolicy(max_pixels=95_000_000)).size == (10_000, 9_500)
+
+
+def test_gif_frame_larger_than_its_screen() -> None:
+    data = bytearray(encoded(picture((8, 8)), "GIF"))
+    at = data.index(b",\0\0\0\0\x08\0\x08\0")
+    data[at + 5 : at + 9] = struct.pack("<HH", 65_535, 65_535)
+    with pytest.raises(MediaTooLarge):
+        decode(bytes(data))
+
+
+def test_text_chunk_bomb() -> None:
+    bomb = zlib.compress(bytes(200_000_000), 9)
+    body = b"Comment\0\0" + bomb
+    chunk = (
+        struct.pack(">I", len(body))
+        + b"zTXt"
+        + body
+        + struct.pack(">I", zlib.crc32(b"zTXt" + body))
+    )
+    plain = encoded(picture())
+    with pytest.raises(MediaError):
+        decode(plain[:33] + chunk + plain[33:])

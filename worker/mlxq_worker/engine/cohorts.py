@@ -1,0 +1,105 @@
+"""Decode batches of rows of like length, and what happens when the step of one of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from mlxq_schemas.errors import GenerationFailed
+from mlxq_worker.engine.batch import DecodeBatch, Step
+from mlxq_worker.engine.row import Row
+from mlxq_worker.models.adapter import Adapter
+
+SLACK = 4096
+"""Padding, in tokens, that is always allowed: below it one batch beats two."""
+
+
+class Cohorts:
+    """All decoding rows.
+
+    Rows of a batch are padded to its longest. A row joins the batch where it wastes least, and
+    none where padding would exceed half of the tokens themselves (plus :data:`SLACK`): so one
+    long row does not make many short ones pay.
+
+    A step that raises says nothing of which row is guilty. Its rows are split in two halves
+    that start again apart, until the guilty one is alone; the others go on as if nothing had
+    happened, since a restarted row repeats its tokens exactly.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._batches: list[DecodeBatch] = []
+        self._new_suspicion = count(1)
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self._batches)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for batch in self._batches for row in batch.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all caches, padding and room for growth included."""
+        return sum(batch.nbytes for batch in self._batches)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each batch."""
+        return [len(batch) for batch in self._batches]
+
+    def join(self, ready: Sequence[Row]) -> None:
+        """Add rows whose prompt is in their own cache."""
+        chosen: dict[int, tuple[DecodeBatch, list[Row]]] = {}
+        for row in ready:
+            batch = self._place(row, chosen)
+            chosen.setdefault(id(batch), (batch, []))[1].append(row)
+        for batch, rows in chosen.values():
+            batch.join(rows)
+
+    def _place(self, row: Row, chosen: dict[int, tuple[DecodeBatch, list[Row]]]) -> DecodeBatch:
+        best: tuple[int, DecodeBatch] | None = None
+        for batch in self._batches:
+            if batch.suspicion != row.suspicion:
+                continue
+            joining = chosen.get(id(batch), (batch, []))[1]
+            lengths = [other.fed for other in (*batch.rows, *joining)] + [row.fed]
+            padding = len(lengths) * max(lengths) - sum(lengths)
+            if padding <= sum(lengths) // 2 + SLACK and (best is None or padding < best[0]):
+                best = (padding, batch)
+        if best is not None:
+            return best[1]
+        fresh = DecodeBatch(self._adapter, suspicion=row.suspicion)
+        self._batches.append(fresh)
+        return fresh
+
+    def remove(self, leaving: Sequence[Row]) -> None:
+        """Drop rows, wherever they are."""
+        for batch in self._batches:
+            batch.remove(leaving)
+        self._batches = [batch for batch in self._batches if batch.rows]
+
+    def step(self) -> tuple[list[Step], list[Row]]:
+        """One token for every row: what came to light, and rows that must start again."""
+        steps: list[Step] = []
+        again: list[Row] = []
+        for batch in list(self._batches):
+            rows = list(batch.rows)
+            try:
+                steps += batch.step()
+            except Exception as error:
+                self._batches.remove(batch)
+                steps += self._blame(rows, error, again)
+        self._batches = [batch for batch in self._batches if batch.rows]
+        return steps, again
+
+    def _blame(self, rows: list[Row], error: Exception, again: list[Row]) -> list[Step]:
+        if len(rows) == 1:
+            why = f"the model raised {type(error).__name__}: {error}"
+            return [Step(rows[0], error=GenerationFailed(why))]
+        middle = len(rows) // 2
+        for half in (rows[:middle], rows[middle:]):
+            suspicion = next(self._new_suspicion)
+            for row in half:
+                row.restart(suspicion)
+                again.append(row)
+        return []

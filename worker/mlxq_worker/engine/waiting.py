@@ -1,0 +1,43 @@
+"""The order in which requests are admitted: by age, with a head start for priority."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from mlxq_worker.engine.row import Row
+
+HEAD_START = 256
+"""Steps that one unit of priority is worth: a row of priority 1 passes those that have waited
+fewer than this many steps longer, so a low priority waits, but never for ever."""
+
+
+class WaitingLine:
+    """Rows not yet admitted. A step is one ``next()`` of the generator."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Row]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for _, _, row in self._heap)
+
+    def add(self, row: Row) -> None:
+        """Queue a row; one that comes back keeps the place of its age."""
+        turn = row.came - HEAD_START * row.request.priority
+        heapq.heappush(self._heap, (turn, row.uid, row))
+
+    def peek(self) -> Row:
+        """The row whose turn it is."""
+        return self._heap[0][2]
+
+    def pop(self) -> Row:
+        """Take the row whose turn it is."""
+        return heapq.heappop(self._heap)[2]
+
+    def drop(self, chosen: Callable[[Row], bool]) -> None:
+        """Forget some rows."""
+        self._heap = [item for item in self._heap if not chosen(item[2])]
+        heapq.heapify(self._heap)

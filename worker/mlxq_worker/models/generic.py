@@ -1,0 +1,36 @@
+"""Families that no adapter was written for: pass on what the model's own embedding step gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlxq_worker.models.adapter import Adapter, Embedded, to_mlx
+from mlxq_worker.models.prepared import Prepared
+
+_NOT_FOR_DECODER = {"inputs_embeds", "attention_mask_4d", "attention_mask", "pixel_values"}
+
+
+class GenericAdapter(Adapter):
+    """Feeds a prompt as mlx-vlm's own generation does.
+
+    A family that keeps something about a row on its module, or derives positions in another
+    way than from its cache, gives other tokens in a batch: the self-check finds that.
+    """
+
+    def embed(self, prepared: Prepared) -> Embedded:
+        features = self.features(prepared)
+        given = {name: to_mlx(value) for name, value in prepared.arrays.items()}
+        whole: dict[str, Any] = {
+            name: value
+            for name, value in {**given, **features.to_dict()}.items()
+            if value is not None and name not in _NOT_FOR_DECODER
+        }
+        unsplit = 0 if self._may_split(whole) else len(prepared.ids) - 1
+        return Embedded(features.inputs_embeds, whole=whole, unsplit=unsplit)
+
+    def _may_split(self, whole: dict[str, Any]) -> bool:
+        for module in (self.model, self.language_model):
+            policy = getattr(module, "chunked_prefill_policy", None)
+            if policy is not None:
+                return bool(policy(prefill_kwargs=whole))
+        return not getattr(self.language_model, "no_chunked_prefill", False)

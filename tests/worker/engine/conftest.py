@@ -122,6 +122,11 @@ class Bench:
             before_step(generator, step)
         return outcomes
 
+    @staticmethod
+    def outcome() -> Outcome:
+        """An empty outcome, to collect a row's responses in."""
+        return Outcome()
+
     def solo(self, requests: Iterable[Request]) -> dict[str, Outcome]:
         """Each request alone in its own generator."""
         alone: dict[str, Outcome] = {}

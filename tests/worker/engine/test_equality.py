@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 
-@pytest.mark.parametrize(("max_rows", "prefill_step"), [(16, 2048), (5, 16), (3, 1)])
+@pytest.mark.parametrize(
+    ("max_rows", "prefill_step"), [(16, 2048), (5, 16), pytest.param(3, 1, marks=pytest.mark.slow)]
+)
 def test_batched_rows_equal_solo_rows(bench, max_rows, prefill_step):
     requests = bench.requests(14, seed=max_rows)
     together = bench.run(requests, max_rows=max_rows, prefill_step=prefill_step)

@@ -14,6 +14,7 @@ from mlxq_schemas.errors import GenerationFailed, MlxqError
 from mlxq_worker.engine.logprobs import Logprobs
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.sampler import Sampler
+from mlxq_worker.models import caches
 from mlxq_worker.models.adapter import Adapter
 
 
@@ -62,11 +63,9 @@ class DecodeBatch:
         """Add rows whose whole prompt but its last token is in their own caches."""
         if not newcomers:
             return
-        layers = zip(*(row.filling.cache for row in newcomers if row.filling), strict=True)
-        merged = [type(caches[0]).merge(list(caches)) for caches in layers]
+        merged = caches.merge([row.filling.cache for row in newcomers if row.filling])
         if self.rows:
-            for cache, other in zip(self._cache, merged, strict=True):
-                _extend(cache, other)
+            caches.extend(self._cache, merged)
         else:
             self._cache = merged
         tokens = mx.array([row.ids[-1] for row in newcomers], dtype=mx.uint32)
@@ -212,12 +211,3 @@ def _taken(row: Row, token: int, bad: bool, logprobs: Logprobs | None, n: int) -
     wanted = row.request.logprobs
     found = None if wanted is None or logprobs is None else logprobs.row(n, token, wanted)
     return Step(row, token, text, found)
-
-
-def _extend(cache: Any, other: Any) -> None:
-    """``cache.extend(other)``; an empty peer must not widen the type of the keys and values."""
-    before = getattr(cache, "keys", None)
-    cache.extend(other)
-    if before is not None and cache.keys.dtype != before.dtype:
-        cache.keys = cache.keys.astype(before.dtype)
-        cache.values = cache.values.astype(before.dtype)

@@ -80,14 +80,22 @@ class Adapter:
 
         Lazy: the caller evaluates the cache. Logits are never asked for, so the head is free.
         """
+        self.feed(tokens, start, embedded, cache)
+
+    def feed(
+        self, tokens: Sequence[int], start: int, embedded: Embedded, cache: list[Any]
+    ) -> mx.array:
+        """The same; gives the lazy logits [1, tokens, vocab]."""
         end = start + len(tokens)
         extra = dict(embedded.whole)
         for name, value in embedded.along.items():
             extra[name] = value[:, start:end]
         if embedded.positions is not None:
             extra["position_ids"] = embedded.positions[..., start:end]
-        ids = mx.array([tokens])
-        self.language_model(ids, inputs_embeds=embedded.embeds[:, start:end], cache=cache, **extra)
+        embeds = embedded.embeds[:, start:end]
+        return self.language_model(
+            mx.array([tokens]), inputs_embeds=embeds, cache=cache, **extra
+        ).logits
 
     def prefill_text(self, tokens: Sequence[int], position: int, cache: list[Any]) -> None:
         """Feed generated tokens of an earlier attempt, the first at ``position``."""

@@ -9,6 +9,9 @@ from mlxq_worker.models.prepared import Prepared
 
 _NOT_FOR_DECODER = {"inputs_embeds", "attention_mask_4d", "attention_mask", "pixel_values"}
 
+_ALONG = ("mm_token_type_ids", "token_type_ids")
+"""Models take these as they are: they must be as long as the tokens they come with."""
+
 
 class GenericAdapter(Adapter):
     """Feeds a prompt as mlx-vlm's own generation does.
@@ -26,7 +29,8 @@ class GenericAdapter(Adapter):
             if value is not None and name not in _NOT_FOR_DECODER
         }
         unsplit = 0 if self._may_split(whole) else len(prepared.ids) - 1
-        return Embedded(features.inputs_embeds, whole=whole, unsplit=unsplit)
+        along = {name: whole.pop(name) for name in _ALONG if name in whole}
+        return Embedded(features.inputs_embeds, whole=whole, along=along, unsplit=unsplit)
 
     def _may_split(self, whole: dict[str, Any]) -> bool:
         for module in (self.model, self.language_model):

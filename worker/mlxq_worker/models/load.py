@@ -16,16 +16,9 @@ from mlx_vlm.utils import get_model_path, load
 
 from mlxq_schemas.errors import ModelNotLoaded
 from mlxq_worker.bundled import bundled_model_path
+from mlxq_worker.models.templates import mend_template
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-_INTERNVL_TEMPLATE = (
-    "{%- for message in messages %}{{ message['role'].capitalize() + ': ' }}"
-    "{%- if message['content'] is string %}{{ message['content'] }}{%- else %}"
-    "{%- for part in message['content'] if part['type'] == 'image' %}{{ '<image>\\n' }}{%- endfor %}"
-    "{%- for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{%- endfor %}"
-    "{%- endif %}{{ '\\n' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{ 'Assistant:\\n' }}{%- endif %}"
-)
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 
@@ -62,7 +55,7 @@ def load_model(name: str | None = None, dtype: DtypeName = "auto") -> LoadedMode
             model, processor = load(str(path))
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
         raise ModelNotLoaded(f"{path} does not load: {error}") from error
-    _mend_template(processor)
+    mend_template(processor)
     _cast(model, dtype)
     config = _read_json(path / "config.json")
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -111,12 +104,6 @@ def _cast(model: Any, dtype: DtypeName) -> None:
 
     model.update(tree_map_with_path(cast, model.parameters()))
     mx.eval(model.parameters())
-
-
-def _mend_template(processor: Any) -> None:
-    """mlx-vlm's own template for InternVL reads text under a key that nobody else writes."""
-    if type(processor).__name__ == "InternVLChatProcessor":
-        processor.chat_template = _INTERNVL_TEMPLATE
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -15,8 +15,8 @@ class Prepared:
     """A prompt ready for the model: everything that needs no MLX is done.
 
     ``ids``: prompt token ids, media placeholders expanded. ``arrays``: the processor's other
-    outputs by name (``pixel_values`` float32, ``image_grid_thw`` int [images, 3], ...); a list where
-    pictures have different shapes and the model takes them one by one.
+    outputs by name (``pixel_values`` float32, ``image_grid_thw`` int [images, 3], ...), or a list
+    of them where pictures have different shapes and the model takes them one by one.
     ``media``: sha256 of each medium in order. ``images``: how many of them are images.
     """
 

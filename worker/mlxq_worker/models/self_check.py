@@ -58,6 +58,9 @@ def self_check(adapter: Adapter, processor: Any) -> str | None:
     """
     probes = [_alone(adapter, name, prompt) for name, prompt in _prompts(processor)]
     for probe in probes:
+        fault = _compare(probe, 0, _whole(adapter, probe.prepared))
+        if fault:
+            return f"the last token fed apart: {fault}"
         sliced, _ = _prefill(adapter, probe.prepared, SLICE)
         fault = _compare(probe, 0, _step(adapter, [probe], [0], caches.merge([sliced]))[0])
         if fault:
@@ -72,7 +75,9 @@ def _prompts(processor: Any) -> list[tuple[str, Prepared]]:
     for n, text in enumerate(_TEXTS):
         pictures = [_picture(n)] if shows and n > 0 else []
         name = "a prompt with a picture" if pictures else "a prompt of text"
-        prompts.append((name, build_inputs(processor, _templated(processor, text, len(pictures)), pictures)))
+        prompts.append(
+            (name, build_inputs(processor, _templated(processor, text, len(pictures)), pictures))
+        )
     return prompts
 
 
@@ -121,6 +126,12 @@ def _prefill(adapter: Adapter, prepared: Prepared, step: int) -> tuple[list[Any]
     return cache, embedded
 
 
+def _whole(adapter: Adapter, prepared: Prepared) -> npt.NDArray[np.float32]:
+    """Logits [vocab] after a prompt that the model was given at once, its last token included."""
+    logits = adapter.feed(prepared.ids, 0, adapter.embed(prepared), adapter.make_cache())
+    return np.array(logits[0, -1].astype(mx.float32))
+
+
 def _step(
     adapter: Adapter, probes: list[_Probe], steps: list[int], batch: list[Any]
 ) -> npt.NDArray[np.float32]:
@@ -145,7 +156,9 @@ def _together(adapter: Adapter, probes: list[_Probe]) -> str | None:
                 caches.extend(batch, joined)
             else:
                 batch = joined
-        for probe, step, logits in zip(rows, steps, _step(adapter, rows, steps, batch), strict=True):
+        for probe, step, logits in zip(
+            rows, steps, _step(adapter, rows, steps, batch), strict=True
+        ):
             fault = _compare(probe, step, logits)
             if fault:
                 return fault

@@ -1,0 +1,108 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import redis.asyncio
+
+from mlxq_producer.async_runner import AsyncRunner
+from mlxq_producer.base import BaseProducer
+from mlxq_producer.connection import check_client, connect_async
+from mlxq_producer.operations import CancelOutcome
+from mlxq_producer.queue_status import QueueStatus
+from mlxq_producer.steps import Steps
+from mlxq_producer.submission import JobLike
+from mlxq_schemas import DEFAULT_QUEUE, Event, Result
+
+T = TypeVar("T")
+
+
+class AsyncProducer(BaseProducer):
+    """:class:`Producer` for asyncio: same arguments, same methods, same errors.
+
+    ::
+
+        async with AsyncProducer(queue="captions") as producer:
+            job_id = await producer.submit(prompt="What is in it?", images=["cat.png"])
+            async for event in producer.follow(job_id):
+                ...
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        *,
+        client: redis.asyncio.Redis | None = None,
+        inline_media: bool = True,
+        max_depth: int = 0,
+        result_ttl: float = 86400,
+    ) -> None:
+        super().__init__(queue, inline_media, max_depth, result_ttl)
+        self._owned = client is None
+        self._client = connect_async(url) if client is None else client
+        check_client(self._client)
+
+    async def submit(self, job: JobLike | None = None, /, **fields: Any) -> str:
+        """See :meth:`Producer.submit`; local files are read in a thread."""
+        return await self._run(self._submit(job, fields))
+
+    async def submit_many(self, jobs: Iterable[JobLike], *, window: int = 256) -> list[str]:
+        """See :meth:`Producer.submit_many`."""
+        return await self._run(self._submit_many(jobs, window))
+
+    async def result(self, job_id: str, wait: float | None = 0) -> Result:
+        """See :meth:`Producer.result`."""
+        return await self._run(self._result(job_id, wait))
+
+    def follow(
+        self,
+        job_id: str,
+        *,
+        from_seq: int = 0,
+        timeout: float | None = None,
+        wait_for_job: bool = False,
+    ) -> AsyncIterator[Event]:
+        """See :meth:`Producer.follow`."""
+        return self._iterate({job_id: from_seq}, timeout, wait_for_job)
+
+    def follow_many(
+        self, job_ids: Iterable[str], *, timeout: float | None = None, wait_for_job: bool = False
+    ) -> AsyncIterator[Event]:
+        """See :meth:`Producer.follow_many`."""
+        return self._iterate(dict.fromkeys(job_ids, 0), timeout, wait_for_job)
+
+    async def cancel(self, job_id: str) -> CancelOutcome:
+        """See :meth:`Producer.cancel`."""
+        return await self._run(self._cancel(job_id))
+
+    async def status(self) -> QueueStatus:
+        """See :meth:`Producer.status`."""
+        return await self._run(self._status())
+
+    async def close(self) -> None:
+        """Close the connections that this producer opened."""
+        if self._owned:
+            await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await AsyncRunner(self._client).run(steps)
+
+    def _iterate(
+        self, starts: dict[str, int], timeout: float | None, wait_for_job: bool
+    ) -> AsyncIterator[Event]:
+        return AsyncRunner(self._client).iterate(self._follow(starts, timeout, wait_for_job))

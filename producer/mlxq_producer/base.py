@@ -1,0 +1,62 @@
+"""What both clients are made of: settings in, operations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mlxq_producer.following import Follower
+from mlxq_producer.operations import CancelOutcome, Operations
+from mlxq_producer.queue_status import QueueStatus, queue_status
+from mlxq_producer.steps import Steps
+from mlxq_producer.submission import JobLike
+from mlxq_producer.submitting import Submitter
+from mlxq_schemas import Job, Keys, Result
+from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.keys import check_name
+
+BLOB_TTL = 86400
+"""Seconds for which inlined media are kept after their last use."""
+
+
+class BaseProducer:
+    """Builds the operations that :class:`Producer` and :class:`AsyncProducer` run."""
+
+    def __init__(self, queue: str, inline_media: bool, max_depth: int, result_ttl: float) -> None:
+        if result_ttl < 1:
+            raise ConfigError(f"result_ttl is {result_ttl} s; give at least one second")
+        if max_depth < 0:
+            raise ConfigError(f"max_depth is {max_depth}; give a number of jobs, or 0 for no limit")
+        self.keys = Keys(queue)
+        self._submitter = Submitter(self.keys, inline_media, max_depth, BLOB_TTL)
+        self._operations = Operations(self.keys, int(result_ttl))
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self.keys.queue
+
+    def _submit(self, job: JobLike | None, fields: Mapping[str, object]) -> Steps[str]:
+        if job is not None and fields:
+            raise TypeError("give a job or its fields, not both")
+        return self._submitter.one(fields if job is None else job)
+
+    def _submit_many(self, jobs: Iterable[JobLike], window: int) -> Steps[list[str]]:
+        if isinstance(jobs, Job | Mapping | str):
+            raise TypeError("submit_many takes an iterable of jobs; use submit for one")
+        return self._submitter.many(jobs, window)
+
+    def _follow(
+        self, starts: Mapping[str, int], timeout: float | None, wait_for_job: bool
+    ) -> Steps[None]:
+        for job_id in starts:
+            check_name("job id", job_id)
+        return Follower(self.keys, starts, timeout=timeout, wait_for_job=wait_for_job).events()
+
+    def _result(self, job_id: str, wait: float | None) -> Steps[Result]:
+        return self._operations.result(job_id, wait)
+
+    def _cancel(self, job_id: str) -> Steps[CancelOutcome]:
+        return self._operations.cancel(job_id)
+
+    def _status(self) -> Steps[QueueStatus]:
+        return queue_status(self.keys)

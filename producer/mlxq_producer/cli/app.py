@@ -1,0 +1,62 @@
+"""The command's parts put together."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from mlxq_producer.cli.demo import demo
+from mlxq_producer.cli.failures import EXIT_CODE_HELP, Commands
+from mlxq_producer.cli.jobs import cancel, follow, result
+from mlxq_producer.cli.status import status
+from mlxq_producer.cli.submit import submit
+from mlxq_producer.cli.worker import PASS_THROUGH, worker
+
+app = typer.Typer(
+    name="mlxq",
+    cls=Commands,
+    help="Queue-fed batch inference for multimodal language models on MLX.",
+    epilog=EXIT_CODE_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            print(f"mlxq {version('mlxq')}")
+        except PackageNotFoundError:
+            print("mlxq (not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Queue-fed batch inference for multimodal language models on MLX."""
+    del show_version
+
+
+app.command()(demo)
+app.command(context_settings=PASS_THROUGH)(worker)
+app.command()(submit)
+app.command()(follow)
+app.command()(result)
+app.command()(cancel)
+app.command()(status)
+
+
+def main() -> None:
+    """Entry point of ``mlxq``."""
+    app(prog_name="mlxq")

@@ -1,0 +1,91 @@
+"""How a command that failed says so: one line, and an exit code by kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from mlxq_producer.cli.options import JSON_WANTED
+from mlxq_producer.errors import SubmitErrors
+from mlxq_schemas.errors import (
+    ConfigError,
+    Conflict,
+    JobError,
+    MlxqError,
+    QueueFull,
+    QueueUnavailable,
+    RedisFull,
+    WaitTimeout,
+)
+
+EXIT_OTHER: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_JOB_NOT_FINISHED: Final = 3
+EXIT_QUEUE: Final = 4
+EXIT_TIMEOUT: Final = 5
+EXIT_PIPE: Final = 141
+
+_EXIT_CODES: Final[tuple[tuple[tuple[type[MlxqError], ...], int], ...]] = (
+    ((JobError, ConfigError, Conflict), EXIT_USAGE),
+    ((QueueUnavailable, QueueFull, RedisFull), EXIT_QUEUE),
+    ((WaitTimeout,), EXIT_TIMEOUT),
+)
+
+EXIT_CODE_HELP: Final = (
+    "Exit codes: 0 done; 1 other error; 2 wrong usage or invalid job; 3 job failed, cancelled or "
+    "expired; 4 queue unavailable or full; 5 timeout; 130 interrupted."
+)
+
+
+class Commands(TyperGroup):
+    """A command group in which no user's mistake shows a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; turn our errors into a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except MlxqError as error:
+            report(error, as_json=ctx.meta.get(JSON_WANTED, False))
+            raise typer.Exit(exit_code(error)) from error
+        except BrokenPipeError as error:
+            # Python flushes stdout once more at exit; it must find somewhere to write to.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(EXIT_PIPE) from error
+
+
+def report(error: MlxqError, *, as_json: bool) -> None:
+    """Say what went wrong: to people on stderr, to scripts as JSON on stdout."""
+    if as_json:
+        print(json.dumps({"error": _as_dict(error)}, ensure_ascii=False))
+    elif isinstance(error, SubmitErrors):
+        for position, one in error.errors.items():
+            print(f"error[{one.code}]: job number {position + 1}: {one.message}", file=sys.stderr)
+    else:
+        print(f"error[{error.code}]: {error.message}", file=sys.stderr)
+
+
+def _as_dict(error: MlxqError) -> dict[str, Any]:
+    fields: dict[str, Any] = {"code": error.code, "message": error.message}
+    if isinstance(error, SubmitErrors):
+        fields["jobs"] = [{"number": i + 1, **_as_dict(e)} for i, e in error.errors.items()]
+    return fields
+
+
+def complain(code: str, message: str) -> None:
+    """One line on stderr about a job, whatever its message holds."""
+    print(f"error[{code}]: {' '.join(message.split())}", file=sys.stderr)
+
+
+def exit_code(error: MlxqError) -> int:
+    """The exit code for an error; for several, that of the first."""
+    if isinstance(error, SubmitErrors):
+        return exit_code(error.errors[min(error.errors)])
+    for kinds, code in _EXIT_CODES:
+        if isinstance(error, kinds):
+            return code
+    return EXIT_OTHER

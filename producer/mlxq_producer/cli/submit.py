@@ -1,0 +1,159 @@
+"""``mlxq submit``: queue a job from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlxq_producer.cli.options import Json, Queue, RedisUrl, Wait
+from mlxq_producer.cli.output import print_events, print_json, print_result
+from mlxq_producer.client import Producer
+from mlxq_producer.errors import SubmitErrors
+from mlxq_producer.media import read_media
+from mlxq_schemas import DEFAULT_QUEUE, Priority
+from mlxq_schemas.errors import BadMessage, ConfigError, EmptyPrompt
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+def submit(
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="What to ask; - reads stdin."),
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option("--image", "-i", metavar="PATH|URL", help="An image; may be repeated."),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System message before the prompt.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Most new tokens.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="X", help="0 takes the likeliest token.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(metavar="X", help="Nucleus sampling.")] = None,
+    top_k: Annotated[int | None, typer.Option(metavar="N", help="Sample from N tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this; may be repeated.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Model to insist on.")] = None,
+    priority: Annotated[Priority | None, typer.Option(help="How urgent.")] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Job id; the same job is taken once.")
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help="Jobs as JSON, one object or one a line, instead."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print the text as it comes.")
+    ] = False,
+    wait: Wait = None,
+    redis_url: RedisUrl = None,
+    queue: Queue = DEFAULT_QUEUE,
+    as_json: Json = False,
+) -> None:
+    """Queue a job and print its id; with --follow or --wait, print its text."""
+    fields: dict[str, Any] = {
+        "id": job_id,
+        "model": model,
+        "priority": priority,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    asked = [prompt, system, image or None, *fields.values()]
+    if job is None:
+        jobs = [{**fields, **_question(prompt, system, image or [])}]
+    elif any(value is not None for value in asked):
+        raise ConfigError("--job holds whole jobs: leave --prompt, --image and the others out")
+    else:
+        jobs = _read_jobs(job)
+        if len(jobs) != 1 and (follow or wait is not None):
+            raise ConfigError(f"--job {job} holds {len(jobs)} jobs; --follow and --wait take one")
+    with Producer(redis_url, queue) as producer:
+        ids = _send(producer, jobs, quiet=follow or wait is not None, as_json=as_json)
+        if follow:
+            print_events(producer.follow(ids[0], timeout=wait), as_json=as_json)
+        elif wait is not None:
+            print_result(producer.result(ids[0], wait=wait), as_json=as_json)
+
+
+def _question(prompt: str | None, system: str | None, images: list[str]) -> dict[str, Any]:
+    """The fields that hold what is asked. Raises ``EmptyPrompt``, ``MediaNotFound``."""
+    if prompt is None:
+        raise ConfigError("nothing to ask: give --prompt TEXT (- reads stdin), or --job FILE")
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise EmptyPrompt("the prompt is empty; say what the model should do")
+    for image in images:
+        if not _URL.match(image):
+            read_media(Path(image).expanduser())
+    if system is None:
+        return {"prompt": text, "images": images}
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": image}} for image in images
+    ]
+    user = {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+    return {"messages": [{"role": "system", "content": system}, user]}
+
+
+def _read_jobs(source: str) -> list[dict[str, Any]]:
+    """Jobs of a file (or stdin): one JSON object, or one a line. Raises :class:`BadMessage`."""
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read --job {source}: {error}") from error
+    try:
+        return [_fields(json.loads(text), source)]
+    except json.JSONDecodeError:
+        lines = enumerate(text.splitlines(), 1)
+    return [_parse_line(line, f"{source}, line {i}") for i, line in lines if line.strip()]
+
+
+def _parse_line(line: str, where: str) -> dict[str, Any]:
+    try:
+        return _fields(json.loads(line), where)
+    except json.JSONDecodeError as error:
+        raise BadMessage(f"{where}: not JSON ({error}); nothing was submitted") from error
+
+
+def _fields(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadMessage(f"{where}: not a JSON object with a job's fields; nothing was submitted")
+    return value
+
+
+def _send(
+    producer: Producer, jobs: list[dict[str, Any]], *, quiet: bool, as_json: bool
+) -> list[str]:
+    """Submit and print the ids, also those accepted beside jobs that are refused."""
+    if len(jobs) == 1:
+        ids = [producer.submit(**jobs[0])]
+        _print_ids([] if quiet else ids, as_json=as_json)
+        return ids
+    try:
+        ids = producer.submit_many(jobs)
+    except SubmitErrors as error:
+        _print_ids([job_id for job_id in error.ids if job_id is not None], as_json=as_json)
+        raise
+    _print_ids(ids, as_json=as_json)
+    return ids
+
+
+def _print_ids(ids: list[str], *, as_json: bool) -> None:
+    for job_id in ids:
+        if as_json:
+            print_json({"id": job_id})
+        else:
+            print(job_id)

@@ -1,0 +1,39 @@
+"""``mlxq worker``: becomes the worker process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any, Final
+
+import typer
+
+from mlxq_schemas.errors import ConfigError
+
+PASS_THROUGH: Final[dict[str, Any]] = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "help_option_names": [],
+}
+"""The worker explains its own options: ``mlxq worker --help`` reaches it as it is."""
+
+_NEEDED = ("mlx", "mlx_vlm", "mlxq_worker")
+
+
+def worker(context: typer.Context) -> None:
+    """Run a worker: load a model, drain the queue ("mlxq worker --help" shows how)."""
+    command = worker_command(*context.args)
+    sys.stdout.flush()
+    os.execv(command[0], command)  # noqa: S606 - no shell wanted
+
+
+def worker_command(*arguments: str) -> list[str]:
+    """The command line of a worker; raises :class:`ConfigError` where none is installed."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"no worker on this machine ({', '.join(missing)} not installed): "
+            'pip install "mlxq[worker]"'
+        )
+    return [sys.executable, "-P", "-m", "mlxq_worker", *arguments]

@@ -1,0 +1,107 @@
+"""Carries out the steps of operations with a blocking Redis client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import redis
+from redis.client import PubSub
+
+from mlxq_producer.connection import TIMEOUTS, address, unavailable
+from mlxq_producer.steps import Call, Listen, Sleep, Step, Steps, Subscribe, Work, resume
+from mlxq_schemas import BaseEvent, Event
+from mlxq_schemas.errors import MlxqError
+
+T = TypeVar("T")
+
+
+class Runner:
+    """Runs one operation at a time; each gets a subscription of its own if it asks for one."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._pubsub: PubSub | None = None
+
+    def run(self, steps: Steps[T]) -> T:
+        """The operation's result; its events are dropped."""
+        try:
+            step = next(steps)
+            while True:
+                step = resume(steps, self._perform(step))
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            self._unsubscribe()
+
+    def iterate(self, steps: Steps[None]) -> Iterator[Event]:
+        """The operation's events, as they come."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, BaseEvent):
+                    yield step
+                step = resume(steps, self._perform(step))
+        except StopIteration:
+            return
+        finally:
+            self._unsubscribe()
+
+    def _perform(self, step: Step | Event) -> object:
+        try:
+            match step:
+                case Call(commands):
+                    return self._call(commands)
+                case Subscribe(channels):
+                    return self._subscribe(channels)
+                case Listen(seconds):
+                    return self._listen(seconds)
+                case Sleep(seconds):
+                    return time.sleep(seconds)
+                case Work():
+                    pass
+                case _:
+                    return None
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            return unavailable(error, address(self._client))
+        try:
+            return step.function()
+        except MlxqError as error:
+            return error
+
+    def _call(self, commands: Any) -> list[Any]:
+        if not commands:
+            return []
+        with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return pipeline.execute(raise_on_error=False)
+
+    def _subscribe(self, channels: Any) -> None:
+        self._unsubscribe()
+        pubsub = self._pubsub = self._client.pubsub()
+        pubsub.subscribe(*channels)
+        unconfirmed = len(channels)
+        deadline = time.monotonic() + TIMEOUTS["socket_timeout"]
+        while unconfirmed:
+            message = pubsub.get_message(timeout=max(deadline - time.monotonic(), 0.0))
+            if message is not None and message["type"] == "subscribe":
+                unconfirmed -= 1
+            elif message is None and time.monotonic() >= deadline:
+                raise redis.TimeoutError("no confirmation of a subscription")
+
+    def _listen(self, seconds: float) -> bytes | None:
+        if self._pubsub is None:
+            raise redis.ConnectionError("not subscribed")
+        message = self._pubsub.get_message(timeout=seconds)
+        if message is not None and message["type"] == "subscribe":
+            # redis-py has silently connected anew: what was sent in between is lost.
+            raise redis.ConnectionError("the subscription broke off")
+        data = message["data"] if message is not None else None
+        return data if isinstance(data, bytes) else None
+
+    def _unsubscribe(self) -> None:
+        if self._pubsub is not None:
+            self._pubsub.close()
+            self._pubsub = None

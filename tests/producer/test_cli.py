@@ -1,0 +1,260 @@
+"""The command: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mlxq_producer.cli import app
+from mlxq_schemas import Keys, Sampling
+from mlxq_schemas.wire import decode_job
+
+STAND_IN = Path(__file__).parent / "stand_in"
+Mlxq = Callable[..., Result]
+
+
+@pytest.fixture
+def mlxq(server, queue, monkeypatch) -> Mlxq:
+    """Runs the command in this process, on the test's queue."""
+    monkeypatch.setenv("MLXQ_REDIS_URL", server.url)
+    monkeypatch.setenv("MLXQ_QUEUE", queue)
+
+    def run(*args: str, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(app, list(args), input=stdin)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return run
+
+
+@pytest.fixture
+def environment(server, queue, monkeypatch) -> dict[str, str]:
+    """Environment of a real process on the test's queue."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, "MLXQ_REDIS_URL": server.url, "MLXQ_QUEUE": queue}
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "mlxq_producer", *args]
+
+
+def stored(redis_client: Any, queue: str, job_id: str) -> Any:
+    return decode_job(redis_client.hget(Keys(queue).job(job_id), "spec"), job_id)
+
+
+def test_submit_prints_the_id(mlxq, redis_client, queue):
+    result = mlxq("submit", "-p", "hi", "--max-tokens", "5", "--stop", "x", "--stop", "y")
+    assert result.exit_code == 0
+    job = stored(redis_client, queue, result.stdout.strip())
+    assert (job.prompt, job.sampling) == ("hi", Sampling(max_tokens=5, stop=["x", "y"]))
+    result = mlxq("submit", "-p", "hi", "--id", "a", "--json", "--priority", "high")
+    assert json.loads(result.stdout) == {"id": "a"}
+    assert stored(redis_client, queue, "a").priority == "high"
+
+
+def test_a_prompt_may_come_from_stdin_with_images_and_a_system_message(
+    mlxq, redis_client, queue, tmp_path
+):
+    (tmp_path / "a.png").write_bytes(b"1")
+    path = str(tmp_path / "a.png")
+    result = mlxq("submit", "-p", "-", "-i", path, "-i", "http://x/y", "--system", "s", stdin="hi")
+    job = stored(redis_client, queue, result.stdout.strip())
+    system, user = job.messages
+    assert (system.role, system.content) == ("system", "s")
+    assert [part.type for part in user.content] == ["image_url", "image_url", "text"]
+    assert user.content[-1].text == "hi"
+
+
+def test_jobs_as_json(mlxq, redis_client, queue, tmp_path):
+    (tmp_path / "one.json").write_text(json.dumps({"id": "a", "prompt": "x"}, indent=2))
+    assert mlxq("submit", "--job", str(tmp_path / "one.json")).stdout == "a\n"
+    lines = '{"id": "b", "prompt": "x", "max_tokens": 3}\n\n{"id": "c", "prompt": "y"}\n'
+    result = mlxq("submit", "--job", "-", "--json", stdin=lines)
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [{"id": "b"}, {"id": "c"}]
+    assert stored(redis_client, queue, "b").sampling.max_tokens == 3
+
+
+def test_jobs_that_are_refused_do_not_stop_the_others(mlxq):
+    lines = '{"id": "a", "prompt": "x"}\n{"prompt": ""}\n{"id": "b", "prompt": "y"}\n'
+    result = mlxq("submit", "--job", "-", stdin=lines)
+    assert (result.exit_code, result.stdout) == (2, "a\nb\n")
+    assert result.stderr.startswith("error[empty_prompt]: job number 2: ")
+    *ids, last = mlxq("submit", "--job", "-", "--json", stdin=lines).stdout.splitlines()
+    assert [json.loads(line)["id"] for line in ids] == ["a", "b"]
+    [job] = json.loads(last)["error"]["jobs"]
+    assert (job["number"], job["code"]) == (2, "empty_prompt")
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "words"),
+    [
+        (["submit"], None, "--prompt"),
+        (["submit", "-p", " "], None, "error[empty_prompt]"),
+        (
+            ["submit", "-p", "x", "-i", "/no/such.png"],
+            None,
+            "error[media_not_found]: cannot read /no",
+        ),
+        (["submit", "-p", "x", "--temperature", "-1"], None, "sampling.temperature"),
+        (["submit", "-p", "x", "--max-tokens", "many"], None, "--max-tokens"),
+        (["submit", "-p", "x", "-q", "a b"], None, "queue 'a b'"),
+        (["submit", "-p", "x", "--redis-url", "http://x"], None, "error[config]"),
+        (["submit", "--job", "/no/such.json"], None, "/no/such.json"),
+        (["submit", "--job", "-"], '{"id": "a", "prompt": "x"}\n{oops\n', "-, line 2: not JSON"),
+        (["submit", "--job", "-"], "[1]", "not a JSON object"),
+        (["submit", "--job", "-", "-p", "x"], "{}", "--job"),
+        (["submit", "--job", "-", "-f"], '{"prompt": "x"}\n{"prompt": "y"}', "2 jobs"),
+        (["result", "a b"], None, "job id 'a b'"),
+        (["bogus"], None, "bogus"),
+    ],
+)
+def test_a_users_mistake_is_one_message_and_exit_code_2(
+    mlxq, redis_client, queue, args, stdin, words
+):
+    result = mlxq(*args, stdin=stdin)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(redis_client.scan_iter(f"{Keys(queue).prefix}:*"))
+
+
+def test_errors_as_json(mlxq):
+    result = mlxq("result", "a", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (result.exit_code, error["code"]) == (1, "unknown_job")
+    assert "no job a" in error["message"]
+    assert not result.stderr
+
+
+def test_exit_codes_by_kind(mlxq, producer, worker, redis_client, queue):
+    producer.submit(id="a", prompt="x")
+    assert mlxq("submit", "-p", "y", "--id", "a").exit_code == 2
+    assert mlxq("result", "b").exit_code == 1
+    assert mlxq("result", "a").exit_code == 5
+    assert mlxq("follow", "a", "--wait", "0.05").exit_code == 5
+    assert mlxq("status", "--redis-url", "redis://127.0.0.1:1").exit_code == 4
+    worker.claim()
+    worker.fail("a", "media_invalid", "no\ngood")
+    for name in ("result", "follow"):
+        result = mlxq(name, "a")
+        assert result.exit_code == 3
+        assert result.stderr == "error[media_invalid]: no good\n"
+
+
+def test_result_and_follow_print_the_text(mlxq, producer, worker):
+    producer.submit(id="a", prompt="x")
+    worker.claim()
+    worker.tokens("a", "a ", "ü")
+    worker.finish("a", "a ü")
+    for name in ("result", "follow"):
+        result = mlxq(name, "a")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "a ü\n", "")
+    assert json.loads(mlxq("result", "a", "--json").stdout)["text"] == "a ü"
+    events = [json.loads(line) for line in mlxq("follow", "a", "--json").stdout.splitlines()]
+    assert [event["seq"] for event in events] == [0, 1, 2, 3, 4]
+    late = mlxq("follow", "a", "--json", "--from-seq", "4").stdout
+    assert json.loads(late)["type"] == "finished"
+
+
+def test_cancel(mlxq, producer, worker):
+    producer.submit(id="a", prompt="x")
+    assert mlxq("cancel", "a").stdout == "a cancelled\n"
+    assert json.loads(mlxq("cancel", "a", "--json").stdout) == {"id": "a", "outcome": "ended"}
+    result = mlxq("result", "a")
+    assert (result.exit_code, result.stderr) == (3, "error[cancelled]: job a was cancelled\n")
+
+
+def test_status(mlxq, producer, queue):
+    producer.submit(prompt="x")
+    lines = mlxq("status").stdout
+    assert f"queue: {queue}\n" in lines
+    assert "waiting: 1\n" in lines
+    assert json.loads(mlxq("status", "--json").stdout)["depth"] == {
+        "high": 0,
+        "normal": 1,
+        "low": 0,
+    }
+
+
+def test_help_and_version(mlxq):
+    for name in ("", "demo", "submit", "follow", "result", "cancel", "status"):
+        result = mlxq(*filter(None, [name, "--help"]))
+        assert result.exit_code == 0
+        assert "Usage" in result.stdout
+    assert mlxq("--version").stdout.startswith("mlxq")
+
+
+def test_submit_follows_a_job_live_in_a_real_process(environment, worker, queue, redis_client):
+    args = command("submit", "-p", "x", "--id", "a", "--follow")
+    with subprocess.Popen(args, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        job = None
+        while job is None:
+            assert process.poll() is None
+            job = worker.claim() if redis_client.exists(Keys(queue).job("a")) else None
+        worker.tokens("a", "red ")
+        assert process.stdout.read(4) == b"red "
+        worker.tokens("a", "circle")
+        worker.finish("a", "red circle")
+        assert process.stdout.read() == b"circle\n"
+    assert process.returncode == 0
+
+
+def test_an_interrupt_is_quiet(environment, producer):
+    producer.submit(id="a", prompt="x")
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command("follow", "a", "--json"), env=environment, **pipes) as process:
+        assert b"queued" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_closed_pipe_is_quiet(environment, producer, worker):
+    producer.submit(id="a", prompt="x")
+    worker.claim()
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command("follow", "a", "--json"), env=environment, **pipes) as process:
+        assert b"queued" in process.stdout.readline()
+        assert b"started" in process.stdout.readline()
+        process.stdout.close()
+        worker.tokens("a", "more")
+        worker.finish("a", "more")
+        error = process.stderr.read()
+    assert (process.returncode, error) == (141, b"")
+
+
+def test_worker_hands_everything_through(environment):
+    environment["PYTHONPATH"] = f"{STAND_IN}{os.pathsep}{environment['PYTHONPATH']}"
+    environment["STAND_IN"] = "echo"
+    args = ["--help", "-q", "x", "--json", "--version", "--model=a b", "rest"]
+    done = subprocess.run(
+        command("worker", *args), env=environment, capture_output=True, timeout=60, check=True
+    )
+    assert json.loads(done.stdout) == args
+
+
+def test_without_the_worker_extra_the_remedy_is_named(mlxq, monkeypatch):
+    monkeypatch.setattr("mlxq_producer.cli.worker.importlib.util.find_spec", lambda name: None)
+    result = mlxq("worker", "--model", "x")
+    assert result.exit_code == 2
+    assert 'pip install "mlxq[worker]"' in result.stderr
+
+
+def test_the_producer_imports_neither_mlx_nor_the_worker():
+    code = (
+        "import sys, mlxq_producer, mlxq_producer.cli\n"
+        "heavy = {'mlx', 'mlx_vlm', 'transformers', 'mlxq_worker', 'PIL', 'numpy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True)

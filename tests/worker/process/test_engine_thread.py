@@ -1,0 +1,149 @@
+"""The thread that owns the model."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from mlxq_schemas import Usage
+from mlxq_schemas.errors import GenerationFailed, InvalidJob, ModelNotLoaded
+from mlxq_worker.backend import Backend
+from mlxq_worker.engine.request import Request, Response
+from mlxq_worker.process.engine_thread import MAX_FAULTS, EngineThread
+
+
+class FakeGenerator:
+    """Ends a request at its first step; ``faults`` steps raise first."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.aborted: list[str] = []
+        self.faults = 0
+        self.steps = 0
+        self.threads: set[int] = set()
+        self.hold = False
+        self.sick = False
+
+    def insert(self, requests: Sequence[Request]) -> list[int]:
+        self.threads.add(threading.get_ident())
+        if any(request.request_id == "bad" for request in requests):
+            raise InvalidJob("bad request")
+        self.rows += [request.request_id for request in requests]
+        return [1] * len(requests)
+
+    def next(self) -> list[Response]:
+        self.threads.add(threading.get_ident())
+        self.steps += 1
+        if self.sick or self.faults > 0:
+            self.faults -= 1
+            raise RuntimeError("step failed")
+        ended, self.rows = self.rows, []
+        if self.hold:
+            self.rows = [row for row in ended if row not in self.aborted]
+            ended = [row for row in ended if row in self.aborted]
+        return [Response(1, row, finish_reason="stop", usage=Usage()) for row in ended]
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    def has_work(self) -> bool:
+        return bool(self.rows) or self.sick
+
+    def stats(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> list[Response]:
+        self.rows = []
+        return []
+
+
+class Room:
+    def __init__(self) -> None:
+        self.generator = FakeGenerator()
+        self.responses: queue.SimpleQueue[Response] = queue.SimpleQueue()
+        self.error: Exception | None = None
+        self.engine = EngineThread(self.build, self.report)
+
+    def build(self) -> Backend:
+        if self.error is not None:
+            raise self.error
+        self.generator.threads.add(threading.get_ident())
+        return Backend(self.generator, lambda job, _: Request(job.id), frozenset(), "fake", 4)
+
+    def report(self, responses: Sequence[Response]) -> None:
+        for response in responses:
+            self.responses.put(response)
+
+    def answer(self) -> Response:
+        return self.responses.get(timeout=10)
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    room = Room()
+    yield room
+    room.engine.stop()
+    room.engine.join(10)
+
+
+def test_all_is_done_in_one_thread(room: Room) -> None:
+    room.engine.start()
+    for name in ("a", "b"):
+        room.engine.put(Request(name))
+        assert room.answer().request_id == name
+    room.engine.stop()
+    assert room.engine.join(10)
+    assert room.engine.ended
+    assert len(room.generator.threads) == 1
+    assert threading.get_ident() not in room.generator.threads
+    assert room.generator.steps == 2  # idle in between: no step without work
+
+
+def test_an_abort_follows_its_request(room: Room) -> None:
+    room.generator.hold = True
+    room.engine.put(Request("a"))
+    room.engine.abort("a")
+    room.engine.start()
+    assert room.answer().request_id == "a"
+
+
+def test_a_request_that_cannot_be_inserted_fails_alone(room: Room) -> None:
+    room.engine.put(Request("bad"))
+    room.engine.put(Request("good"))
+    room.engine.start()
+    first, second = room.answer(), room.answer()
+    assert (first.request_id, type(first.error)) == ("bad", InvalidJob)
+    assert (second.request_id, second.finish_reason) == ("good", "stop")
+
+
+def test_a_failed_step_ends_its_rows_and_others_go_on(room: Room) -> None:
+    room.generator.faults = 1
+    room.engine.put(Request("a"))
+    room.engine.start()
+    failed = room.answer()
+    assert isinstance(failed.error, GenerationFailed)
+    assert "step failed" in failed.error.message
+    assert room.answer().request_id == "a"  # the aborted row's own end; nobody listens any more
+    room.engine.put(Request("b"))
+    assert room.answer().finish_reason == "stop"
+    assert room.generator.aborted == ["a"]
+
+
+def test_a_sick_engine_ends(room: Room) -> None:
+    room.generator.sick = True
+    room.engine.start()
+    assert room.engine.join(10)
+    assert isinstance(room.engine.error, RuntimeError)
+    assert room.generator.steps == MAX_FAULTS
+
+
+def test_a_model_that_cannot_be_loaded_is_the_threads_error(room: Room) -> None:
+    room.error = ModelNotLoaded("no such folder")
+    room.engine.start()
+    assert room.engine.join(10)
+    assert room.engine.error is room.error
+    assert room.engine.backend is None

@@ -1,0 +1,168 @@
+"""Responses of the engine as events and results."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from mlxq_schemas import Event, Failed, Finished, Job, Retrying, Sampling, Started, Token, Usage
+from mlxq_schemas.errors import GenerationFailed
+from mlxq_worker.engine.request import Response, Times
+from mlxq_worker.process.flight import Flight, Flights, Stage
+from mlxq_worker.process.report import Reporter
+from mlxq_worker.queue.claim import Claim
+from mlxq_worker.queue.entry import Entry
+from mlxq_worker.queue.outbox import Ending
+from mlxq_worker.queue.publish import Publisher
+
+
+class Paper:
+    """Stands for the publisher."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.endings: list[Ending] = []
+
+    def add(self, claim: Claim, event: Event) -> None:
+        self.events.append(event)
+
+    def end(self, claim: Claim, ending: Ending) -> None:
+        self.endings.append(ending)
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.paper = Paper()
+        self.flights = Flights()
+        self.reporter = Reporter(cast(Publisher, self.paper), self.flights, "w")
+        self.reporter.identity = "model@1"
+
+    def flight(self, **fields: Any) -> Flight:
+        entry = Entry("s", "1-0", "a")
+        flight = self.flights.reserve(entry)
+        assert flight is not None
+        self.flights.claimed(flight, Claim(entry, "a", epoch=3, attempt=2))
+        flight.job = Job(id="a", prompt="p", **fields)
+        self.flights.advance(flight, Stage.RUNNING)
+        return flight
+
+    def say(self, token: int | None = None, text: str = "", **fields: Any) -> None:
+        self.reporter.responses([Response(1, "a:3", token, text, **fields)])
+
+    @property
+    def tokens(self) -> list[tuple[str, list[int]]]:
+        return [(e.text, e.ids) for e in self.paper.events if isinstance(e, Token)]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+USAGE = Usage(prompt_tokens=5, completion_tokens=4)
+
+
+def test_tokens_carry_the_ids_since_the_last_one(desk: Desk) -> None:
+    desk.flight(sampling=Sampling(max_tokens=9, seed=4))
+    desk.say(1)
+    desk.say(2, "é")
+    desk.say(3, "x")
+    desk.say(4, finish_reason="stop", usage=USAGE, times=Times(1.0, 2.0, 3.0))
+    assert desk.tokens == [("é", [1, 2]), ("x", [3])]
+    [ending] = desk.paper.endings
+    assert isinstance(ending.event, Finished)
+    assert (ending.event.text, ending.event.reason, ending.event.usage) == ("éx", "stop", USAGE)
+    result = ending.result
+    assert (result.text, result.usage, result.t) == ("éx", USAGE, ending.event.t)
+    assert (result.timing.prefill, result.timing.decode) == (2.0, 3.0)
+    assert result.timing.queued >= 1.0
+    assert result.provenance
+    assert (result.provenance.model, result.provenance.attempt) == ("model@1", 2)
+    assert result.provenance.sampler["seed"] == 4
+    assert desk.reporter.counters.tokens == 4
+
+
+def test_a_job_that_does_not_stream_gets_its_text_at_once(desk: Desk) -> None:
+    desk.flight(stream=False)
+    desk.say(1, "a")
+    desk.say(2, "b")
+    assert desk.tokens == []
+    desk.say(3, "c", finish_reason="length", usage=USAGE)
+    assert desk.tokens == [("abc", [1, 2, 3])]
+    assert desk.paper.endings[0].result.text == "abc"
+
+
+def test_text_of_earlier_attempts_belongs_to_the_result(desk: Desk) -> None:
+    flight = desk.flight()
+    flight.text = ["before "]
+    desk.reporter.started(flight)
+    desk.say(1, "after", finish_reason="stop", usage=USAGE)
+    assert isinstance(desk.paper.events[0], Started)
+    assert desk.tokens == [("after", [1])]
+    assert desk.paper.endings[0].result.text == "before after"
+
+
+def test_a_restart_is_told_before_the_start(desk: Desk) -> None:
+    desk.reporter.started(desk.flight(), restart=True)
+    retrying, started = desk.paper.events
+    assert isinstance(retrying, Retrying)
+    assert retrying.restart
+    assert isinstance(started, Started)
+
+
+def test_a_failure_has_a_code_and_no_secrets(desk: Desk) -> None:
+    desk.flight()
+    desk.say(1, "part")
+    error = GenerationFailed("broke at https://me:pw@host/")
+    desk.say(finish_reason="error", error=error, usage=USAGE)
+    event, result = desk.paper.endings[0].event, desk.paper.endings[0].result
+    assert isinstance(event, Failed)
+    assert (event.code, event.message) == ("generation_failed", "broke at https://…@host/")
+    assert (result.type, result.text, result.code) == ("failed", "part", "generation_failed")
+
+
+def test_only_a_cancelled_job_ends_as_cancelled(desk: Desk) -> None:
+    flight = desk.flight()
+    desk.say(finish_reason="cancelled", usage=USAGE)
+    assert desk.paper.endings == []
+    flight.cancelled = True
+    desk.say(finish_reason="cancelled", usage=USAGE)
+    assert desk.paper.endings[0].event.type == "cancelled"
+
+
+def test_nothing_comes_after_the_end(desk: Desk) -> None:
+    flight = desk.flight()
+    desk.reporter.failed(flight, GenerationFailed("x"))
+    desk.say(1, "late", finish_reason="stop", usage=USAGE)
+    desk.reporter.cancelled(flight)
+    assert desk.tokens == []
+    assert len(desk.paper.endings) == 1
+    assert flight.stage is Stage.ENDING
+
+
+def test_settled_jobs_are_counted_once(desk: Desk) -> None:
+    desk.flight()
+    desk.say(1, "a", finish_reason="stop", usage=USAGE)
+    for _ in range(2):
+        desk.reporter.settled("a:3", desk.paper.endings[0])
+    assert (desk.reporter.counters.done, desk.reporter.counters.ended) == (1, 1)
+    assert len(desk.flights) == 0
+
+
+def test_an_unknown_request_is_ignored(desk: Desk) -> None:
+    desk.say(1, "x", finish_reason="stop")
+    assert desk.paper.events == []
+
+
+def test_a_report_that_fails_ends_the_job(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.flight()
+
+    def broken(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(desk.reporter, "_finished", broken)
+    desk.say(1, "a", finish_reason="stop", usage=USAGE)
+    event = desk.paper.endings[0].event
+    assert isinstance(event, Failed)
+    assert event.code == "internal"

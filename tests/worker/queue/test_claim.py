@@ -1,0 +1,117 @@
+"""Taking a job that was read: what the server says of it."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from lua_worker import LuaWorker
+from mlxq_schemas import GROUP, Job, Keys
+from mlxq_worker.queue.claim import Claim, Claimer, Refused
+from mlxq_worker.queue.entry import Entry
+from mlxq_worker.queue.link import Link
+
+
+@pytest.fixture
+def claimer(keys: Keys) -> Claimer:
+    return Claimer(keys, "other", 600)
+
+
+def read(other: LuaWorker, *, taken_over: bool = False) -> Entry:
+    [(entry, job_id)] = other.read()
+    return Entry(other.keys.jobs(), entry.decode(), job_id, taken_over)
+
+
+def test_a_job_is_claimed(link: Link, claimer: Claimer, other: LuaWorker) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    [claim] = claimer.claim(link, [read(other)])
+    assert isinstance(claim, Claim)
+    assert (claim.job_id, claim.epoch, claim.attempt, claim.seq) == ("a", 1, 1, 1)
+    assert claim.request_id == "a:1"
+    assert not claim.cancelled
+    assert claim.spec
+    assert claim.submitted == pytest.approx(float(other.state("a")["submitted"]))
+
+
+def test_taking_over_counts_a_death(link: Link, claimer: Claimer, other: LuaWorker) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    entry = read(other)
+    claimer.claim(link, [entry])
+    other.cancel("a")
+    again = Entry(entry.stream, entry.id, "a", taken_over=True)
+    [claim] = claimer.claim(link, [again])
+    assert isinstance(claim, Claim)
+    assert (claim.deaths, claim.attempt, claim.cancelled) == (1, 2, True)
+
+
+def test_an_ended_job_is_gone(
+    link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    other.do(["x"])
+    redis_client.xadd(other.keys.jobs(), {"id": "a"})
+    assert claimer.claim(link, [read(other)]) == [None]
+    assert other.depth() == 0
+
+
+def test_an_entry_without_a_job_is_claimed_without_spec(
+    link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    redis_client.xadd(other.keys.jobs(), {"id": "ghost"})
+    [claim] = claimer.claim(link, [read(other)])
+    assert isinstance(claim, Claim)
+    assert claim.spec is None
+
+
+@pytest.mark.parametrize("fields", [{"x": "y"}, {"id": "a b"}, {"id": b"\xff"}, {"id": "z" * 500}])
+def test_an_entry_that_names_no_job_is_buried(
+    link: Link,
+    claimer: Claimer,
+    other: LuaWorker,
+    redis_client: redis.Redis,
+    fields: dict[str, str],
+) -> None:
+    other.submit(Job(id="good", prompt="p"))
+    good = read(other)
+    bad_id = redis_client.xadd(other.keys.jobs(), fields)
+    redis_client.xreadgroup(GROUP, "other", {other.keys.jobs(): ">"})
+    value = fields.get("id")
+    name = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    bad = Entry(other.keys.jobs(), bad_id.decode(), name)
+    nothing, claim = claimer.claim(link, [bad, good])
+    assert nothing is None
+    assert isinstance(claim, Claim)
+    assert claim.job_id == "good"
+    [(_, row)] = redis_client.xrange(other.keys.dead)
+    assert row[b"code"] in {b"bad_message", b"invalid_job"}
+    assert redis_client.xpending(other.keys.jobs(), GROUP)["pending"] == 1
+
+
+def test_a_deleted_entry_leaves_the_pending_list(
+    link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    entry = read(other)
+    redis_client.xdel(entry.stream, entry.id)
+    assert claimer.claim(link, [Entry(entry.stream, entry.id, deleted=True)]) == [None]
+    assert redis_client.xpending(entry.stream, GROUP)["pending"] == 0
+    redis_client.delete(other.keys.job("a"), other.keys.events("a"))
+
+
+def test_a_refused_claim_is_not_an_outcome(
+    link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    redis_client.xadd(other.keys.jobs(), {"id": "odd"})
+    redis_client.set(other.keys.job("odd"), "not a hash", ex=60)
+    [outcome] = claimer.claim(link, [read(other)])
+    assert isinstance(outcome, Refused)
+
+
+def test_hand_written_times_may_be_anything(
+    link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    redis_client.hset(other.keys.job("a"), "submitted", "yesterday")
+    [claim] = claimer.claim(link, [read(other)])
+    assert isinstance(claim, Claim)
+    assert claim.submitted > 0

@@ -1,0 +1,61 @@
+"""Renewing leases, and hearing of lost ones."""
+
+from __future__ import annotations
+
+import time
+
+import redis
+
+from lua_worker import LuaWorker
+from mlxq_schemas import GROUP, Job
+from mlxq_worker.queue.entry import Entry
+from mlxq_worker.queue.lease import LeaseKeeper
+from mlxq_worker.queue.link import Link
+
+
+def make(link: Link, held: list[Entry], lost: list[Entry]) -> LeaseKeeper:
+    return LeaseKeeper(link, "other", period=5.0, held=lambda: held, on_lost=lost.append)
+
+
+def taken(other: LuaWorker, *names: str) -> list[Entry]:
+    for name in names:
+        other.submit(Job(id=name, prompt="p"))
+    rows = other.read(len(names))
+    return [Entry(other.keys.jobs(), entry.decode(), name) for entry, name in rows]
+
+
+def test_renewing_resets_the_idle_time_and_counts_no_delivery(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    held, lost = taken(other, "a", "b"), list[Entry]()
+    time.sleep(0.05)
+    assert make(link, held, lost).step() == 5.0
+    rows = redis_client.xpending_range(other.keys.jobs(), GROUP, "-", "+", 10)
+    assert all(row["time_since_delivered"] < 50 for row in rows)
+    assert [row["times_delivered"] for row in rows] == [1, 1]
+    assert lost == []
+
+
+def test_an_entry_of_another_worker_is_lost_and_not_stolen_back(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    held, lost = taken(other, "a", "b"), list[Entry]()
+    redis_client.xclaim(other.keys.jobs(), GROUP, "thief", 0, [held[0].id])
+    make(link, held, lost).step()
+    assert lost == [held[0]]
+    rows = redis_client.xpending_range(other.keys.jobs(), GROUP, "-", "+", 10)
+    assert [row["consumer"] for row in rows] == [b"thief", b"other"]
+
+
+def test_after_flushall_all_are_lost(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    held, lost = taken(other, "a", "b"), list[Entry]()
+    redis_client.delete(*redis_client.keys(f"{other.keys.prefix}:*"))
+    make(link, held, lost).step()
+    assert lost == held
+
+
+def test_nothing_in_flight_asks_nothing(link: Link) -> None:
+    make(link, [], []).step()
+    assert link.generation == 0

@@ -1,0 +1,50 @@
+"""What earlier attempts published."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from lua_worker import LuaWorker
+from mlxq_schemas import BaseEvent, Job, Keys, Retrying, Started, Token
+from mlxq_worker.queue import resume as module
+from mlxq_worker.queue.resume import Prior, read_prior
+
+
+def published(other: LuaWorker, *events: BaseEvent) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    [(entry, job_id)] = other.read()
+    other.append(job_id, other.claim(job_id, entry)[1], *events)
+
+
+def token(text: str, *ids: int) -> Token:
+    return Token(job="a", text=text, ids=list(ids))
+
+
+def test_text_and_ids_join_over_pages(
+    client: redis.Redis, keys: Keys, other: LuaWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 3)
+    tokens = [token(f"t{i} ", i, i + 100) for i in range(8)]
+    published(other, Started(job="a"), *tokens)
+    prior = read_prior(client, keys, "a")
+    assert prior.text == "".join(t.text for t in tokens)
+    assert prior.ids == [i for t in tokens for i in t.ids]
+
+
+def test_nothing_published(client: redis.Redis, keys: Keys) -> None:
+    assert read_prior(client, keys, "none") == Prior()
+
+
+def test_text_before_a_restart_is_void(client: redis.Redis, keys: Keys, other: LuaWorker) -> None:
+    again = Retrying(job="a", code="x", message="", restart=True)
+    goes_on = Retrying(job="a", code="x", message="")
+    published(other, token("old", 1), again, token("new", 2), goes_on, token("er", 3))
+    assert read_prior(client, keys, "a") == Prior("newer", [2, 3])
+
+
+def test_text_without_ids_cannot_be_gone_on_from(
+    client: redis.Redis, keys: Keys, other: LuaWorker
+) -> None:
+    published(other, token("a", 1), token("b"))
+    assert read_prior(client, keys, "a").restart

@@ -1,0 +1,189 @@
+"""``python -m mlxq_worker``: the worker's command line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from mlxq_schemas.errors import ConfigError, MlxqError, QueueError
+from mlxq_schemas.wire import describe
+from mlxq_worker.config import DEFAULT_URL, WorkerConfig
+from mlxq_worker.process.logs import set_up
+from mlxq_worker.process.redact import redact
+from mlxq_worker.process.signals import StopSignals
+from mlxq_worker.process.worker import Worker, any_thread_left
+
+EXIT_OTHER: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_QUEUE: Final = 4
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+_DEFAULT = WorkerConfig(name="default")
+
+
+class Dtype(StrEnum):
+    """Precision of the weights."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Level(StrEnum):
+    """Least severe log lines shown."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def _option(name: str, text: str, **more: Any) -> Any:
+    variable = "MLXQ_" + name.removeprefix("--").split("/")[0].replace("-", "_").upper()
+    return typer.Option(name, help=text, envvar=variable, **more)
+
+
+@app.command()
+def run(
+    redis_url: Annotated[
+        str, _option("--redis-url", "Server that holds the queue.", show_default=False)
+    ] = DEFAULT_URL,
+    queue: Annotated[str, _option("--queue", "Name of the queue.")] = _DEFAULT.queue,
+    model: Annotated[
+        str | None,
+        _option(
+            "--model",
+            "Model folder or Hugging Face id; 'noop:' echoes prompts without a model. "
+            "[default: the small bundled model]",
+        ),
+    ] = None,
+    model_name: Annotated[
+        str | None, _option("--model-name", "One more name that jobs may call the model by.")
+    ] = None,
+    max_rows: Annotated[
+        int, _option("--max-rows", "Most jobs computed together.")
+    ] = _DEFAULT.max_rows,
+    prefill_step: Annotated[
+        int, _option("--prefill-step", "Most prompt tokens fed in one step.")
+    ] = _DEFAULT.prefill_step,
+    look_ahead: Annotated[
+        int | None,
+        _option("--look-ahead", "Jobs prepared while all rows are busy. [default: max rows / 2]"),
+    ] = None,
+    lease: Annotated[
+        float,
+        _option("--lease", "Seconds of silence after which another worker takes a job over."),
+    ] = _DEFAULT.lease,
+    grace: Annotated[
+        float,
+        _option("--grace", "Seconds to finish running jobs after SIGTERM; the rest goes back."),
+    ] = _DEFAULT.grace,
+    result_ttl: Annotated[
+        int, _option("--result-ttl", "Seconds that results and events are kept.")
+    ] = _DEFAULT.result_ttl,
+    dead_ttl: Annotated[
+        int, _option("--dead-ttl", "Seconds that dead letters are kept.")
+    ] = _DEFAULT.dead_ttl,
+    name: Annotated[
+        str | None, _option("--name", "Name of this worker. [default: HOST-PID-RANDOM]")
+    ] = None,
+    media_root: Annotated[
+        list[Path] | None,
+        _option("--media-root", "Folder whose files jobs may name; may be repeated."),
+    ] = None,
+    allow_http: Annotated[
+        bool, _option("--allow-http/--no-http", "Fetch media from http(s) URLs.")
+    ] = _DEFAULT.allow_http,
+    allow_private_hosts: Annotated[
+        bool,
+        _option(
+            "--allow-private-hosts/--no-private-hosts",
+            "Fetch media from loopback and private addresses too.",
+        ),
+    ] = _DEFAULT.allow_private_hosts,
+    max_media_bytes: Annotated[
+        int, _option("--max-media-bytes", "Largest medium, in bytes.")
+    ] = _DEFAULT.max_media_bytes,
+    max_image_pixels: Annotated[
+        int, _option("--max-image-pixels", "Largest image, in pixels.")
+    ] = _DEFAULT.max_image_pixels,
+    min_image_side: Annotated[
+        int, _option("--min-image-side", "Smallest width or height of an image, in pixels.")
+    ] = _DEFAULT.min_image_side,
+    prepare_threads: Annotated[
+        int, _option("--prepare-threads", "Threads that fetch and prepare media.")
+    ] = _DEFAULT.prepare_threads,
+    dtype: Annotated[Dtype, _option("--dtype", "Precision of the weights.")] = Dtype.AUTO,
+    log_level: Annotated[Level, _option("--log-level", "Least severe lines.")] = Level.INFO,
+    log_json: Annotated[bool, _option("--log-json", "Log one JSON object a line.")] = False,
+    burst: Annotated[bool, _option("--burst", "End when the queue is empty.")] = False,
+    max_jobs: Annotated[int | None, _option("--max-jobs", "End after so many jobs.")] = None,
+) -> None:
+    """Run a worker: load a model, take jobs from the queue, publish tokens and results.
+
+    SIGTERM or Ctrl-C ends it in order: running jobs are finished within --grace, the rest goes
+    back to the queue. A second signal hands everything back at once. Every option can be set as
+    an environment variable: MLXQ_REDIS_URL, MLXQ_QUEUE, MLXQ_MODEL ...
+
+    Exit status: 0 in order, 2 wrong settings or model, 4 no usable server, 1 anything else.
+    """
+    fields: dict[str, Any] = {
+        key: value
+        for key, value in locals().items()
+        if key in WorkerConfig.model_fields and value is not None
+    }
+    fields |= {"media_roots": tuple(media_root or ()), "dtype": dtype.value}
+    fields |= {"log_level": log_level.value, "log_format": "json" if log_json else "text"}
+    raise typer.Exit(_run(fields))
+
+
+def main() -> None:
+    """Entry point: runs the command and exits with its status."""
+    app(prog_name="mlxq-worker")
+
+
+def _run(fields: dict[str, Any]) -> int:
+    try:
+        config = WorkerConfig(**fields)
+    except ValidationError as error:
+        return _complain(ConfigError(describe(error)), EXIT_USAGE)
+    set_up(config.log_level, config.log_format)
+    with StopSignals() as signals:
+        status = _work(config, signals)
+        if any_thread_left():
+            _leave(status)
+    return status
+
+
+def _work(config: WorkerConfig, signals: StopSignals) -> int:
+    try:
+        Worker(config, signals).run()
+    except ConfigError as error:
+        return _complain(error, EXIT_USAGE)
+    except QueueError as error:
+        return _complain(error, EXIT_QUEUE)
+    except MlxqError as error:
+        return _complain(error, EXIT_OTHER)
+    except Exception as error:  # noqa: BLE001 - its traceback is in the log already
+        return _complain(MlxqError(f"{type(error).__name__}: {error}"), EXIT_OTHER)
+    return 0
+
+
+def _complain(error: MlxqError, status: int) -> int:
+    typer.echo(f"error[{error.code}]: {redact(error.message)}", err=True)
+    return status
+
+
+def _leave(status: int) -> None:
+    """End the process although a thread hangs in the model."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)

@@ -1,0 +1,87 @@
+"""Settings of one worker process."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from mlxq_schemas import DEFAULT_QUEUE
+from mlxq_schemas.errors import InvalidJob
+from mlxq_schemas.keys import check_name
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+
+def default_name() -> str:
+    """A name that no other worker has: host, process, and chance for containers alike in both."""
+    host = "".join(c if c.isalnum() or c in "_.-" else "-" for c in socket.gethostname())[:80]
+    return f"{host.lstrip('_.-') or 'host'}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def _queue_name(value: str) -> str:
+    return _checked("queue", value)
+
+
+def _worker_name(value: str) -> str:
+    return _checked("worker name", value)
+
+
+def _checked(kind: str, value: str) -> str:
+    try:
+        return check_name(kind, value)
+    except InvalidJob as error:
+        raise ValueError(error.message) from error
+
+
+class WorkerConfig(BaseModel):
+    """Settings of one worker; times in seconds, sizes in bytes or pixels.
+
+    ``model``: a folder, a Hugging Face id, None for the bundled model, or ``noop:[SECONDS]`` for
+    an echo without a model (seconds per token). ``model_name``: one more name that jobs may use.
+    ``look_ahead``: jobs prepared while all rows are busy (None: half of ``max_rows``, at least
+    1). ``lease``: a job of a worker that is silent for so long goes to another. ``grace``: time
+    to end running jobs after SIGTERM. ``media_roots``: folders whose files jobs may name.
+    ``burst``: end when the queue is empty; ``max_jobs``: end after so many jobs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    redis_url: str = Field(default=DEFAULT_URL, repr=False)
+    queue: Annotated[str, AfterValidator(_queue_name)] = DEFAULT_QUEUE
+    model: str | None = None
+    model_name: str | None = None
+    max_rows: int = Field(default=16, ge=1, le=4096)
+    prefill_step: int = Field(default=1024, ge=1)
+    look_ahead: int | None = Field(default=None, ge=0)
+    lease: float = Field(default=30.0, ge=0.2, le=86_400)
+    grace: float = Field(default=25.0, ge=0.0)
+    result_ttl: int = Field(default=86_400, ge=1)
+    dead_ttl: int = Field(default=7 * 86_400, ge=1)
+    name: Annotated[str, AfterValidator(_worker_name)] = Field(default_factory=default_name)
+    media_roots: tuple[Path, ...] = ()
+    allow_http: bool = True
+    allow_private_hosts: bool = False
+    max_media_bytes: int = Field(default=64 * 1024 * 1024, ge=1)
+    max_image_pixels: int = Field(default=100_000_000, ge=1)
+    min_image_side: int = Field(default=4, ge=1)
+    prepare_threads: int = Field(default=2, ge=1, le=64)
+    dtype: Dtype = "auto"
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
+    burst: bool = False
+    max_jobs: int | None = Field(default=None, ge=1)
+
+    @property
+    def capacity(self) -> int:
+        """Most jobs taken and not yet ended: the rows, and what is prepared for the next ones."""
+        if self.look_ahead is None:
+            return self.max_rows + max(1, self.max_rows // 2)
+        return self.max_rows + self.look_ahead

@@ -1,0 +1,1 @@
+"""The worker process: its threads, and a job's way through them."""

@@ -1,0 +1,148 @@
+"""Jobs in flight: the state of each one in this worker, from read to settled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from mlxq_schemas import Job
+from mlxq_worker.queue.claim import Claim
+from mlxq_worker.queue.entry import Entry
+
+
+class Stage(IntEnum):
+    """Where a job is; it only moves forward.
+
+    READ from the stream, PREPARING (claimed), RUNNING (the engine has it), ENDING (its terminal
+    event is on its way), GONE (settled, lost or handed back: whatever comes for it is ignored).
+    """
+
+    READ = 0
+    PREPARING = 1
+    RUNNING = 2
+    ENDING = 3
+    GONE = 4
+
+
+@dataclass(eq=False)
+class Flight:
+    """One job in flight. Between two stages only one thread works on it.
+
+    ``text`` and ``ids`` hold all that was generated, by earlier attempts too; ``unsent_text`` and
+    ``unsent_ids`` what no token event has carried yet. ``started``: its ``started`` event is out.
+    ``queued`` and ``preparing`` are seconds.
+    """
+
+    entry: Entry
+    stage: Stage = Stage.READ
+    cancelled: bool = False
+    started: bool = False
+    claim: Claim | None = None
+    job: Job | None = None
+    media: tuple[str, ...] = ()
+    text: list[str] = field(default_factory=list[str])
+    unsent_text: list[str] = field(default_factory=list[str])
+    unsent_ids: list[int] = field(default_factory=list[int])
+    queued: float = 0.0
+    preparing: float = 0.0
+
+    @property
+    def owned(self) -> Claim:
+        """The claim; only after the stage READ."""
+        if self.claim is None:
+            raise RuntimeError(f"entry {self.entry.id} is not claimed yet")
+        return self.claim
+
+
+class Flights:
+    """The registry. Every method may be called from any thread."""
+
+    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._by_entry: dict[tuple[str, str], Flight] = {}
+        self._by_request: dict[str, Flight] = {}
+        self.on_room = on_room
+
+    def reserve(self, entry: Entry) -> Flight | None:
+        """A flight for an entry that was read; None if this worker has it already."""
+        with self._lock:
+            if entry.key in self._by_entry:
+                return None
+            flight = self._by_entry[entry.key] = Flight(entry)
+            return flight
+
+    def claimed(self, flight: Flight, claim: Claim) -> None:
+        """The server gave us the job."""
+        with self._lock:
+            flight.claim = claim
+            flight.cancelled = flight.cancelled or claim.cancelled
+            flight.queued = max(0.0, time.time() - claim.submitted)
+            flight.stage = Stage.PREPARING
+            self._by_request[claim.request_id] = flight
+
+    def advance(self, flight: Flight, stage: Stage) -> bool:
+        """Move a flight forward; False if it is there already, or further."""
+        with self._lock:
+            if flight.stage >= stage:
+                return False
+            flight.stage = stage
+            if stage is Stage.GONE:
+                self._remove(flight)
+        if stage >= Stage.ENDING:
+            self.on_room()
+        return True
+
+    def by_request(self, request_id: str) -> Flight | None:
+        """The flight of a request in the engine; None if it is gone."""
+        with self._lock:
+            return self._by_request.get(request_id)
+
+    def by_entry(self, entry: Entry) -> Flight | None:
+        with self._lock:
+            return self._by_entry.get(entry.key)
+
+    def cancel(self, job_id: str) -> list[Flight]:
+        """Mark a job for its end; its flights (more than one only if it was queued twice)."""
+        with self._lock:
+            found = [f for f in self._by_entry.values() if f.entry.job_id == job_id]
+            for flight in found:
+                flight.cancelled = True
+        return found
+
+    def entries(self) -> list[Entry]:
+        """Entries whose leases are to be renewed."""
+        with self._lock:
+            return [flight.entry for flight in self._by_entry.values()]
+
+    def job_ids(self) -> list[str]:
+        with self._lock:
+            return [f.claim.job_id for f in self._by_entry.values() if f.claim]
+
+    def unfinished(self, stage: Stage = Stage.ENDING) -> list[Flight]:
+        """Claimed flights that have not come as far as ``stage``."""
+        with self._lock:
+            return [f for f in self._by_entry.values() if Stage.READ < f.stage < stage]
+
+    def busy(self) -> int:
+        """How many need a row, now or soon."""
+        with self._lock:
+            return sum(flight.stage < Stage.ENDING for flight in self._by_entry.values())
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._by_entry)
+
+    def wait_empty(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until nothing is in flight."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._by_entry, timeout)
+
+    def _remove(self, flight: Flight) -> None:
+        self._by_entry.pop(flight.entry.key, None)
+        if flight.claim is not None:
+            self._by_request.pop(flight.claim.request_id, None)
+        self._changed.notify_all()

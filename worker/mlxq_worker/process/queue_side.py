@@ -1,0 +1,196 @@
+"""The queue side of a worker, wired: each duty with its own connection and thread."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import redis
+
+from mlxq_schemas import Keys
+from mlxq_worker.config import WorkerConfig
+from mlxq_worker.process.flight import Flight, Flights, Stage
+from mlxq_worker.process.report import Reporter
+from mlxq_worker.process.taking import Taker
+from mlxq_worker.queue.claim import Claimer
+from mlxq_worker.queue.connection import connect
+from mlxq_worker.queue.control import Control
+from mlxq_worker.queue.duty import Duty
+from mlxq_worker.queue.entry import Entry
+from mlxq_worker.queue.hand_back import hand_back
+from mlxq_worker.queue.health import Fields, Health
+from mlxq_worker.queue.intake import Intake
+from mlxq_worker.queue.lease import LeaseKeeper
+from mlxq_worker.queue.link import Link
+from mlxq_worker.queue.outbox import Ending, Retention
+from mlxq_worker.queue.publish import Publisher
+from mlxq_worker.queue.reclaim import Reclaimer
+
+log = logging.getLogger(__name__)
+
+
+class QueueSide:
+    """Everything that talks to Redis for one worker.
+
+    ``abort`` ends a request in the engine; ``prepare`` gets claimed flights; ``fields`` gives
+    the health row; ``on_empty`` is called when there was no job to read.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        *,
+        abort: Callable[[str], None],
+        prepare: Callable[[Flight], None],
+        fields: Callable[[], Fields],
+        on_empty: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._abort = abort
+        self.keys = Keys(config.queue)
+        self.client: redis.Redis = connect(config.redis_url, config.name)
+        self.flights = Flights()
+        self.publisher = Publisher(
+            Link(self.client),
+            self.keys,
+            config.name,
+            keep=Retention(config.result_ttl, config.dead_ttl),
+            on_settled=self._settled,
+            on_lost=self._lost,
+        )
+        self.reporter = Reporter(self.publisher, self.flights, config.name)
+        claimer = Claimer(self.keys, config.name, config.dead_ttl)
+        self._taker = Taker(
+            self.flights,
+            claimer,
+            config.capacity,
+            limit=self._limit,
+            prepare=prepare,
+            reread=self._reread,
+        )
+        self._reader = self._make_intake(on_empty)
+        self._health = Health(Link(self.client), self.keys, config.name, fields)
+        self._control = self._make_control()
+        self._intake = Duty("intake", self._reader.step)
+        self._reclaim = Duty("reclaim", self._make_reclaimer().step)
+        self._publish = Duty("publish", self.publisher.step)
+        self._others = [
+            Duty("lease", self._make_lease().step),
+            Duty("control", self._control.step),
+            Duty("health", self._health.step),
+        ]
+        self.flights.on_room = self._intake.wake
+        self.publisher.wake = self._publish.wake
+
+    def start(self) -> None:
+        """Take jobs from now on."""
+        for duty in (self._publish, *self._others, self._intake, self._reclaim):
+            duty.start()
+
+    def stop_taking(self, timeout: float) -> None:
+        """Read no more jobs; returns when none can come any more."""
+        duties = (self._intake, self._reclaim)
+        for duty in duties:
+            duty.stop()
+        for duty in duties:
+            duty.join(timeout)
+
+    def hand_back(self, flights: Sequence[Flight]) -> int:
+        """Give jobs back to the queue unfinished; how many went."""
+        claims = [f.owned for f in flights if self.flights.advance(f, Stage.GONE)]
+        for claim in claims:
+            self.publisher.drop(claim.request_id)
+        link = Link(self.client)
+        try:
+            return hand_back(link, self.keys, self._config.name, claims)
+        finally:
+            link.close()
+
+    def close(self) -> None:
+        """End all duties and take the health row away."""
+        duties = (self._intake, self._reclaim, *self._others, self._publish)
+        for duty in duties:
+            duty.stop()
+        for duty in duties:
+            duty.join(2.0)
+        self._control.close()
+        self._health.remove()
+        self.client.close()
+
+    def _limit(self) -> int:
+        if self._intake.stopping or self.publisher.full():
+            return 0
+        if self._config.max_jobs is None:
+            return sys.maxsize
+        return self._config.max_jobs - self.reporter.counters.ended - len(self.flights)
+
+    def _settled(self, request_id: str, ending: Ending) -> None:
+        self.reporter.settled(request_id, ending)
+
+    def _reread(self) -> None:
+        self._reader.reread()
+
+    def _lost(self, request_id: str, why: str) -> None:
+        """The job is no longer ours: compute and publish nothing more for it."""
+        flight = self.flights.by_request(request_id)
+        if flight is not None and self.flights.advance(flight, Stage.GONE):
+            log.warning("lost a job", extra={"job": flight.owned.job_id, "reason": why})
+            self.publisher.drop(request_id)
+            self._abort(request_id)
+
+    def _lease_lost(self, entry: Entry) -> None:
+        flight = self.flights.by_entry(entry)
+        # One that is ending may just have been acknowledged; if not, the publisher hears of it.
+        if flight is not None and flight.claim is not None and flight.stage < Stage.ENDING:
+            self._lost(flight.claim.request_id, "its lease ran out")
+
+    def _cancel(self, job_id: str) -> None:
+        for flight in self.flights.cancel(job_id):
+            if flight.claim is not None:
+                self._abort(flight.claim.request_id)
+
+    def _wake_reclaim(self) -> None:
+        self._reclaim.wake()
+
+    def _make_intake(self, on_empty: Callable[[], None]) -> Intake:
+        link = Link(self.client)
+        return Intake(
+            link,
+            self.keys,
+            self._config.name,
+            room=self._taker.room,
+            take=partial(self._taker.take, link),
+            on_empty=on_empty,
+        )
+
+    def _make_reclaimer(self) -> Reclaimer:
+        link = Link(self.client)
+        return Reclaimer(
+            link,
+            self.keys,
+            self._config.name,
+            lease=self._config.lease,
+            period=self._config.lease / 4,
+            room=self._taker.room,
+            take=partial(self._taker.take, link),
+        )
+
+    def _make_lease(self) -> LeaseKeeper:
+        return LeaseKeeper(
+            Link(self.client),
+            self._config.name,
+            period=self._config.lease / 4,
+            held=self.flights.entries,
+            on_lost=self._lease_lost,
+        )
+
+    def _make_control(self) -> Control:
+        return Control(
+            self.client,
+            self.keys,
+            held=self.flights.job_ids,
+            cancel=self._cancel,
+            reclaim=self._wake_reclaim,
+        )

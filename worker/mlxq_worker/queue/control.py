@@ -1,0 +1,85 @@
+"""What running workers are asked: ``cancel <id>`` by producers, ``reclaim`` by each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import redis
+
+from mlxq_schemas import Keys
+from mlxq_worker.queue.connection import text
+
+LISTEN: Final = 0.25
+"""Seconds that one step waits for a message."""
+RECLAIM: Final = "reclaim"
+"""Sent by a worker that handed jobs back: others need not wait for their next sweep."""
+
+
+class Control:
+    """The step of the control duty.
+
+    ``held``: ids of the jobs in flight. ``cancel`` gets the id of a job to end; ``reclaim`` is
+    called when jobs were handed back.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        *,
+        held: Callable[[], Sequence[str]],
+        cancel: Callable[[str], None],
+        reclaim: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._held = held
+        self._cancel = cancel
+        self._reclaim = reclaim
+        self._pubsub: Any = None
+
+    def step(self) -> float:
+        """Wait for one message and do it."""
+        try:
+            pubsub = self._pubsub = self._pubsub or self._subscribed()
+            message = pubsub.get_message(timeout=LISTEN)
+        except BaseException:
+            self.close()
+            raise
+        if message is not None and message["type"] == "subscribe":
+            self._catch_up()
+        elif message is not None and message["type"] == "message":
+            self._obey(text(message["data"]))
+        return 0.0
+
+    def close(self) -> None:
+        """Give the connection back."""
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            pubsub.close()
+
+    def _subscribed(self) -> Any:
+        pubsub = self._client.pubsub()
+        pubsub.subscribe(self._keys.control)
+        return pubsub
+
+    def _catch_up(self) -> None:
+        """While we were not listening, cancels left a mark on their jobs."""
+        held = list(self._held())
+        if not held:
+            return
+        with self._client.pipeline(transaction=False) as pipe:
+            for job_id in held:
+                pipe.hget(self._keys.job(job_id), "cancel")
+            marks = pipe.execute()
+        for job_id, mark in zip(held, marks, strict=True):
+            if mark == b"1":
+                self._cancel(job_id)
+
+    def _obey(self, message: str) -> None:
+        word, _, argument = message.partition(" ")
+        if word == "cancel" and argument:
+            self._cancel(argument)
+        elif word == RECLAIM:
+            self._reclaim()

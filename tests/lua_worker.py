@@ -52,6 +52,7 @@ class LuaWorker:
     def submit(self, job: Job, *, max_depth: int = 0) -> list[bytes]:
         k = self.keys
         stored = [k.job(job.id), k.events(job.id), k.jobs(job.priority), *k.all_jobs()]
+        stored.append(k.result(job.id))
         queued, now = encode_event(Queued(job=job.id)), time.time()
         channel = k.tokens(job.id)
         args = (job.id, encode_job(job), job.digest(), queued, channel, now, max_depth)

@@ -81,7 +81,7 @@ class MediaCollector:
         if not self.inline:
             return {"url": str(path.absolute())}
         try:
-            return {"url": self._store(read_media(path))}
+            return {"url": self._store(read_media(path)), "name": path.name}
         except (MediaNotFound, MediaTooLarge) as error:
             # Not raised: the job goes on to the worker, and fails there alone and on record.
             return {"url": given, "error": LoadError(code=error.code, message=error.message)}

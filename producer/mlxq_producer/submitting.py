@@ -123,7 +123,8 @@ class Submitter:
 
     def _command(self, item: Submission) -> Command:
         keys, job = self.keys, item.job
-        names = [keys.job(job.id), keys.events(job.id), keys.jobs(job.priority), *keys.all_jobs()]
+        names = [keys.job(job.id), keys.events(job.id), keys.jobs(job.priority)]
+        names += [*keys.all_jobs(), keys.result(job.id)]
         queued = encode_event(Queued(job=job.id))
         channel = keys.tokens(job.id)
         return run_script(

@@ -131,7 +131,8 @@ class Job(Model):
     def _is_empty(self) -> bool:
         if self.messages is None:
             return not (self.prompt or "").strip()
-        texts = (p.text for m in self.messages for p in m.parts() if isinstance(p, TextPart))
+        asked = [m for m in self.messages if m.role not in {"system", "developer"}]
+        texts = (p.text for m in asked for p in m.parts() if isinstance(p, TextPart))
         return not any(self.media()) and not any(text.strip() for text in texts)
 
     def digest(self) -> str:

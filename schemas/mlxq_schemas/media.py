@@ -42,9 +42,11 @@ class MediaRef(Model):
 
     ``url`` is one of: ``http(s)://…``; ``data:image/png;base64,…``; ``blob:<sha256>`` (bytes
     under ``Q:blob:<sha256>``); ``file:///…`` or a plain path, under one of the worker's roots.
+    ``name`` is how messages call it; a blob or data: URI says nothing to a reader.
     """
 
     url: str = Field(min_length=1)
+    name: str | None = None
     error: LoadError | None = None
 
 

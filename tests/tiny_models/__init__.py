@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tiny_models import builder, gemma, llava, qwen, text, tiles
 from tiny_models.family import Family
+from tiny_models.kin import KIN
 
 FAMILIES: dict[str, Family] = {
     "qwen2_vl": qwen.QWEN2_VL,
@@ -28,4 +29,4 @@ TEXT_ONLY = frozenset({"llama", "qwen3"})
 
 def build(name: str, folder: Path, seed: int = 0) -> Path:
     """Write the tiny model of family ``name`` to ``folder``."""
-    return builder.write(folder, FAMILIES[name], seed)
+    return builder.write(folder, {**FAMILIES, **KIN}[name], seed)

@@ -34,7 +34,8 @@ class Family:
 def chat(image: str, start: str = "") -> str:
     """A chat template in which ``image`` stands for a picture."""
     return (
-        f"{start}{{%- for message in messages %}}{{{{- '<|im_start|>' + message['role'] + '\\n' }}}}"
+        start + "{%- for message in messages %}"
+        "{{- '<|im_start|>' + message['role'] + '\\n' }}"
         "{%- if message['content'] is string %}{{- message['content'] }}{%- else %}"
         "{%- for part in message['content'] %}"
         f"{{%- if part['type'] == 'image' %}}{{{{- '{image}' }}}}"

@@ -141,7 +141,5 @@ def _qwen3_5(ids: Ids) -> dict[str, Any]:
 
 QWEN2_VL = Family(_qwen2_vl, _TEMPLATE, preprocessor=_preprocessor("Qwen2VLProcessor"))
 QWEN2_5_VL = Family(_qwen2_5_vl, _TEMPLATE, preprocessor=_preprocessor("Qwen2_5_VLProcessor"))
-QWEN3_VL = Family(
-    _qwen3_vl, _TEMPLATE, preprocessor=_preprocessor("Qwen3VLProcessor"), gain=2.5
-)
+QWEN3_VL = Family(_qwen3_vl, _TEMPLATE, preprocessor=_preprocessor("Qwen3VLProcessor"), gain=2.5)
 QWEN3_5 = Family(_qwen3_5, _TEMPLATE, preprocessor=_preprocessor("Qwen3VLProcessor"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny_models.family import Family, Ids, chat
 
-_SIZES = {
+SIZES = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -21,11 +21,11 @@ _SIZES = {
 
 
 def _llama(ids: Ids) -> dict[str, Any]:
-    return {"model_type": "llama", **_SIZES, "vocab_size": len(ids)}
+    return {"model_type": "llama", **SIZES, "vocab_size": len(ids)}
 
 
 def _qwen3(ids: Ids) -> dict[str, Any]:
-    return {"model_type": "qwen3", **_SIZES, "vocab_size": len(ids)}
+    return {"model_type": "qwen3", **SIZES, "vocab_size": len(ids)}
 
 
 LLAMA = Family(_llama, chat("(image)"), added=("<s>",), bos="<s>")

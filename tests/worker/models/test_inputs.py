@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from mlx_vlm.utils import prepare_inputs
 
 from mlxq_schemas.errors import InvalidJob
 from mlxq_worker.models.inputs import build_inputs
@@ -27,6 +29,25 @@ STANDS_FOR_MEDIA = {
     "gemma3": "<image_soft_token>",
     "gemma4": "<|audio|>",
 }
+
+
+def test_inputs_are_those_of_the_library(showing):
+    """But for LLaVA's, whose processor it cannot call, and for a start token that it doubles."""
+    if showing.loaded.model.config.model_type == "llava":
+        return
+    images = [RED, draw([("blue", "square", 2)], (128, 72))]
+    ours = showing.prepare("Compare them.", images)
+    text = showing.text("Compare them.", 2)
+    theirs = prepare_inputs(showing.loaded.processor, images=images, prompts=text)
+    count = len(ours.ids)
+    assert ours.ids == np.array(theirs["input_ids"])[0, -count:].tolist()
+    for name, value in ours.arrays.items():
+        want = theirs[name]
+        if name == "mm_token_type_ids":
+            want = want[:, -count:]
+        assert isinstance(value, list) == isinstance(want, list)
+        pairs = zip(value, want, strict=True) if isinstance(value, list) else [(value, want)]
+        assert all(np.array_equal(a, np.array(b)) for a, b in pairs)
 
 
 @pytest.mark.parametrize(("name", "placeholder"), PLACEHOLDERS.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import tiny_models
 from mlxq_schemas.errors import ModelNotLoaded
 from mlxq_worker.models import registry
 from mlxq_worker.models.generic import GenericAdapter
@@ -31,6 +32,14 @@ def test_a_known_family_needs_no_check(subject):
 def test_an_unknown_family_that_passes_the_check_is_served(unknown, name):
     loaded = unknown(name)
     assert type(registry.adapter_for(loaded.model, loaded.processor)) is GenericAdapter
+
+
+@pytest.mark.parametrize("name", tiny_models.KIN)
+def test_families_near_to_known_ones_pass_the_check(load, name):
+    """Experts, sliding windows, convolutions."""
+    subject = load(name)
+    adapter = registry.adapter_for(subject.loaded.model, subject.loaded.processor)
+    assert type(adapter) is registry._KIN.get(name, GenericAdapter)
 
 
 @pytest.mark.parametrize("name", ["llama", "llava", "gemma4"])

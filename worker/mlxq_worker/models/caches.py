@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import mlx.core as mx
+
 
 def merge(caches: Sequence[list[Any]]) -> list[Any]:
     """Batch caches, one a layer, of rows' unbatched ones; row order is kept."""
@@ -15,9 +17,9 @@ def merge(caches: Sequence[list[Any]]) -> list[Any]:
 def extend(caches: list[Any], others: list[Any]) -> None:
     """Append the rows of ``others`` to ``caches``, in place."""
     for cache, other in zip(caches, others, strict=True):
-        before = getattr(cache, "keys", None)
+        given = (getattr(cache, "keys", None), getattr(other, "keys", None))
+        types = [keys.dtype for keys in given if isinstance(keys, mx.array)]
         cache.extend(other)
-        # An empty peer would widen the type of keys and values.
-        if before is not None and cache.keys.dtype != before.dtype:
-            cache.keys = cache.keys.astype(before.dtype)
-            cache.values = cache.values.astype(before.dtype)
+        # A row with nothing in its cache yet would widen the type of all keys and values.
+        if types and cache.keys.dtype != types[0]:
+            cache.keys, cache.values = cache.keys.astype(types[0]), cache.values.astype(types[0])

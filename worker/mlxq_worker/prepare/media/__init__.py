@@ -12,7 +12,7 @@ from PIL.Image import Image
 
 from mlxq_schemas import MediaRef
 from mlxq_worker.prepare.media.image import decode_image
-from mlxq_worker.prepare.media.naming import shown
+from mlxq_worker.prepare.media.naming import called
 from mlxq_worker.prepare.media.policy import MediaPolicy
 from mlxq_worker.prepare.media.source import BlobReader, read_source
 
@@ -30,5 +30,5 @@ class LoadedImage:
 def load_image(ref: MediaRef, policy: MediaPolicy, read_blob: BlobReader) -> LoadedImage:
     """Fetch, check and decode one image. Raises :class:`~mlxq_schemas.errors.MediaError`."""
     data = read_source(ref, policy, read_blob)
-    image = decode_image(data, shown(ref.url), policy)
+    image = decode_image(data, called(ref), policy)
     return LoadedImage(image, hashlib.sha256(data).hexdigest())

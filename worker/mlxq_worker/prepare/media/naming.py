@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from mlxq_schemas import MediaRef
+
 MAX_SHOWN = 200
+
+
+def called(ref: MediaRef) -> str:
+    """A medium's own name where its producer gave one, else its url in short."""
+    return _cut(ref.name) if ref.name else shown(ref.url)
 
 
 def shown(url: str) -> str:

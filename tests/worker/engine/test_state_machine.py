@@ -15,18 +15,29 @@ class Boom(Exception):
 
 
 def test_any_sequence_of_events_leaves_every_row_as_if_alone(bundled_bench):
+    run_machine(bundled_bench, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_any_sequence_of_events_for_every_family(bench):
+    run_machine(bench, 3)
+
+
+def run_machine(bench, examples: int) -> None:
+    """Random inserts, steps, aborts and faults on one model, ``examples`` times over."""
     solo: dict[int, object] = {}
 
     def alone(seed: int):
         if seed not in solo:
-            request = bundled_bench.request("x", random.Random(seed))
-            solo[seed] = bundled_bench.solo([request])["x"]
+            request = bench.request("x", random.Random(seed))
+            solo[seed] = bench.solo([request])["x"]
         return solo[seed]
 
     class Machine(RuleBasedStateMachine):
         def __init__(self):
             super().__init__()
-            self.generator = bundled_bench.generator(
+            self.generator = bench.generator(
                 max_rows=4, prefill_step=48, mixed_step=32, max_cache_bytes=900_000
             )
             self.seeds: dict[str, int] = {}
@@ -36,7 +47,7 @@ def test_any_sequence_of_events_leaves_every_row_as_if_alone(bundled_bench):
         @rule(seed=st.integers(0, 30), fault=st.sampled_from(["", "", "", "raise"]))
         def insert(self, seed, fault):
             name = f"r{len(self.seeds)}"
-            request = bundled_bench.request(name, random.Random(seed))
+            request = bench.request(name, random.Random(seed))
             if fault:
                 request.logits_processors = [self.raise_at(seed % 6)]
                 self.spoiled.add(name)
@@ -56,7 +67,7 @@ def test_any_sequence_of_events_leaves_every_row_as_if_alone(bundled_bench):
         def run(self, steps):
             for _ in range(steps):
                 for response in self.generator.next():
-                    outcome = self.outcomes.setdefault(response.request_id, bundled_bench.outcome())
+                    outcome = self.outcomes.setdefault(response.request_id, bench.outcome())
                     outcome.add(response)
 
         @rule(data=st.data())
@@ -99,7 +110,7 @@ def test_any_sequence_of_events_leaves_every_row_as_if_alone(bundled_bench):
                     assert outcome == alone(seed)
 
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=12, stateful_step_count=20, deadline=None)
+        Machine, settings=settings(max_examples=examples, stateful_step_count=20, deadline=None)
     )
 
 

@@ -61,7 +61,7 @@ class BatchGenerator:
     ) -> None:
         if max_rows < 1 or prefill_step < 1 or mixed_step < 1:
             raise ValueError("max_rows, prefill_step and mixed_step must be at least 1")
-        self._adapter = adapter_for(model)
+        self._adapter = adapter_for(model, processor)
         self._processor = processor
         tokenizer = getattr(processor, "tokenizer", processor)
         self._new_detokenizer = make_detokenizers(tokenizer)
@@ -126,6 +126,7 @@ class BatchGenerator:
             "cache_bytes": self._cache_bytes(),
             "peak_bytes": mx.get_peak_memory(),
             "images": self._prefill.images,
+            "vision_calls": self._prefill.vision_calls,
             "vision_seconds": self._prefill.vision_seconds,
             **{name: self._counts[name] for name in counted},
         }
@@ -212,8 +213,9 @@ class BatchGenerator:
                 responses.append(_failed(self._waiting.pop(), error))
                 continue
             row.max_tokens = min(row.max_tokens, self._context - len(row.prompt))
-            if len(row.tokens) >= row.max_tokens:
-                responses.append(_ended(self._waiting.pop(), "length"))
+            if row.finish_reason or len(row.tokens) >= row.max_tokens:
+                self._waiting.pop()
+                responses.append(_ended(row, row.finish_reason or "length"))
             elif self._fits(row):
                 self._prefilling.append(self._waiting.pop())
             else:
@@ -235,6 +237,7 @@ class BatchGenerator:
         """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""
         budget = self._mixed_step if len(self._decoding) else self._prefill_step
         plan = PrefillPlan(self._prefilling, budget)
+        self._prefill.encode(plan.beginning())
         responses: list[Response] = []
         ready: list[Row] = []
         for row, share in plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import mlx.core as mx
 
@@ -39,6 +40,17 @@ class PrefillPlan:
             else:
                 row.starved += 1
 
+    def beginning(self) -> list[Row]:
+        """Rows with pictures to encode, as far as the budget goes: they begin in this slice."""
+        left, rows = self._left, []
+        for row in self._rows:
+            if left < self._least:
+                break
+            left -= len(row.ids) - row.fed
+            if row.filling is None and row.vision is None and row.prepared and row.prepared.images:
+                rows.append(row)
+        return rows
+
     def spent(self, tokens: int) -> None:
         """Count what a row took; a row that took nothing still costs one."""
         self._left -= max(tokens, 1)
@@ -59,9 +71,27 @@ class Prefill:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self.images = 0
+        self.vision_calls = 0
         self.vision_seconds = 0.0
         self.bytes_per_token = 0.0
         """Of a row's cache, measured on the row filled last; 0 before the first."""
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        """Encode the pictures of rows that begin together, in as few calls as the family allows.
+
+        A call that fails says nothing of whose picture it was: its rows stay without, and each
+        is encoded alone when it begins, where its error is its own.
+        """
+        began = time.perf_counter()
+        prompts = [row.prepared for row in rows if row.prepared]
+        with suppress(Exception):
+            for group, visions in self._adapter.encode(prompts):
+                mx.eval([(vision.features, vision.deepstack) for vision in visions])
+                self.vision_calls += 1
+                for n, vision in zip(group, visions, strict=True):
+                    rows[n].vision = vision
+                    self.images += prompts[n].images
+        self.vision_seconds += time.perf_counter() - began
 
     def advance(self, row: Row, budget: int) -> int:
         """Feed at most ``budget`` tokens, but never part of what the model must see at once.
@@ -89,12 +119,14 @@ class Prefill:
         began = time.perf_counter()
         if row.prefill_began is None:
             row.prefill_began = began
-        embedded = self._adapter.embed(row.prepared)
+        alone = row.prepared.images if row.vision is None else 0
+        embedded = self._adapter.embed(row.prepared, row.vision)
         mx.eval(embedded.arrays)
-        row.rope_delta = embedded.rope_delta
+        row.vision, row.rope_delta = None, embedded.rope_delta
         row.filling = Filling(embedded, self._adapter.make_cache())
-        if row.prepared.images:
-            self.images += row.prepared.images
+        if alone:
+            self.images += alone
+            self.vision_calls += 1
             self.vision_seconds += time.perf_counter() - began
         return row.filling
 

@@ -11,6 +11,7 @@ from mlxq_worker.engine.request import Request, Times
 from mlxq_worker.engine.text import Detokenizer, StopMatcher
 from mlxq_worker.models.adapter import Embedded
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.vision import Vision
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Filling:
 class Row:
     """State of one request from insert to its last response.
 
-    ``filling`` is there during prefill only. ``fed`` counts the tokens already in the cache;
+    ``vision`` are its encoded pictures until prefill begins; ``filling`` is there during prefill
+    only. ``fed`` counts the tokens already in the cache;
     ``rope_delta`` is what is added to that to get the position of the next token. ``tokens``
     are the generated ids, including those of earlier attempts. ``suspicion`` groups rows
     that start again because a step with them failed. ``came`` is the step of the insert.
@@ -39,6 +41,7 @@ class Row:
     max_tokens: int
     seed: int
     prepared: Prepared | None = None
+    vision: Vision | None = None
     filling: Filling | None = None
     fed: int = 0
     rope_delta: int = 0
@@ -80,6 +83,8 @@ class Row:
         for token in self.request.prior_ids:
             self.tokens.append(token)
             self.stops.add(self.detokenizer.add(token))
+        if self.stops.stopped:
+            self.finish_reason = "stop"
 
     def take(self, token: int) -> str:
         """Add one generated token; returns the text it releases and sets ``finish_reason``."""

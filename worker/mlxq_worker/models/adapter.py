@@ -7,7 +7,7 @@ on the module, where the next row would find it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from mlx_vlm.models.cache import make_prompt_cache
 
 from mlxq_worker.models.prepared import Array, Prepared
+from mlxq_worker.models.vision import Vision, alike, join, split
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class Adapter:
     axes = 0
     """Rows of a position array: 0 where the model derives positions from its cache."""
 
+    pictures_axis = 0
+    """Along which the processor stacks a prompt's pictures."""
+
     def __init__(self, model: Any) -> None:
         self.model = model
         self.language_model: Any = getattr(model, "language_model", model)
@@ -62,9 +66,46 @@ class Adapter:
         """An empty unbatched cache, one entry a layer."""
         return list(make_prompt_cache(self.language_model))
 
-    def embed(self, prepared: Prepared) -> Embedded:
-        """Embeddings of the prompt, vision encoded. No side effect on the module."""
-        return Embedded(self.features(prepared).inputs_embeds)
+    def encode(self, prompts: Sequence[Prepared]) -> Iterator[tuple[list[int], list[Vision]]]:
+        """Encode the pictures of several prompts, call by call of the vision encoder.
+
+        Yields the indices of prompts, and what each got. Lazy: evaluate it before more is fed.
+        """
+        for group in alike(prompts, self.pictures_axis):
+            members = [prompts[n] for n in group]
+            joined = join(members, self.pictures_axis)
+            features = self.features(joined)
+            vision = Vision(
+                features.inputs_embeds[0][self.media_places(joined.ids)],
+                tuple(getattr(features, "deepstack_visual_embeds", None) or ()),
+            )
+            yield group, split(vision, [len(self.media_places(p.ids)) for p in members])
+
+    def media_places(self, ids: Sequence[int]) -> mx.array:
+        """Indices of the tokens that stand for a piece of a medium."""
+        return mx.array([n for n, token in enumerate(ids) if token in self.media_tokens])
+
+    def embed(self, prepared: Prepared, vision: Vision | None = None) -> Embedded:
+        """Embeddings of the prompt; pictures are encoded here unless ``vision`` is given.
+
+        No side effect on the module.
+        """
+        return Embedded(self.spliced(prepared, vision))
+
+    def spliced(self, prepared: Prepared, vision: Vision | None) -> mx.array:
+        """Embeddings [1, tokens, hidden] of text and pictures."""
+        embeds = self.features(Prepared(prepared.ids)).inputs_embeds
+        vision = vision or self.seen(prepared)
+        if vision is not None:
+            embeds[0, self.media_places(prepared.ids)] = vision.features.astype(embeds.dtype)
+        return embeds
+
+    def seen(self, prepared: Prepared) -> Vision | None:
+        """The pictures of one prompt, encoded alone; None if it has none."""
+        if not prepared.images:
+            return None
+        [(_, [vision])] = self.encode([prepared])
+        return vision
 
     def features(self, prepared: Prepared) -> Any:
         """What the model's own embedding step gives for one prompt without padding."""

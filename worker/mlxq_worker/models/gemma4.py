@@ -9,6 +9,7 @@ import numpy as np
 
 from mlxq_worker.models.adapter import Adapter, Embedded
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.vision import Vision
 
 _VISUAL = (1, 2)
 """Values of ``mm_token_type_ids`` for images and videos."""
@@ -21,11 +22,11 @@ class Gemma4Adapter(Adapter):
     fed from its start, so nothing up to the last image token may be split.
     """
 
-    def embed(self, prepared: Prepared) -> Embedded:
-        features = self.features(prepared)
+    def embed(self, prepared: Prepared, vision: Vision | None = None) -> Embedded:
         along: dict[str, mx.array] = {}
-        if features.per_layer_inputs is not None:
-            along["per_layer_inputs"] = features.per_layer_inputs
+        per_layer = self.features(Prepared(prepared.ids)).per_layer_inputs
+        if per_layer is not None:
+            along["per_layer_inputs"] = per_layer
         types: Any = prepared.arrays.get("mm_token_type_ids")
         unsplit = 0
         if types is not None and self._bidirectional:
@@ -33,7 +34,7 @@ class Gemma4Adapter(Adapter):
             if visual.size:
                 along["mm_token_type_ids"] = mx.array(types)
                 unsplit = int(visual[-1]) + 1
-        return Embedded(features.inputs_embeds, along=along, unsplit=unsplit)
+        return Embedded(self.spliced(prepared, vision), along=along, unsplit=unsplit)
 
     @property
     def _bidirectional(self) -> bool:

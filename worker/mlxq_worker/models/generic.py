@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlxq_worker.models.adapter import Adapter, Embedded, to_mlx
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.vision import Vision
 
 _NOT_FOR_DECODER = {"inputs_embeds", "attention_mask_4d", "attention_mask", "pixel_values"}
 
@@ -20,7 +22,18 @@ class GenericAdapter(Adapter):
     way than from its cache, gives other tokens in a batch: the self-check finds that.
     """
 
-    def embed(self, prepared: Prepared) -> Embedded:
+    def encode(
+        self,
+        prompts: Sequence[Prepared],  # noqa: ARG002 - the interface's
+    ) -> Iterator[tuple[list[int], list[Vision]]]:
+        """Nothing: only a prompt's own embedding step is known to be right here."""
+        return iter(())
+
+    def embed(
+        self,
+        prepared: Prepared,
+        vision: Vision | None = None,  # noqa: ARG002 - the interface's
+    ) -> Embedded:
         features = self.features(prepared)
         given = {name: to_mlx(value) for name, value in prepared.arrays.items()}
         whole: dict[str, Any] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 
-from mlxq_worker.models.adapter import Adapter, Embedded
+from mlxq_worker.models.adapter import Adapter, Embedded, to_mlx
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.vision import Vision
 
 
 class QwenVLAdapter(Adapter):
@@ -21,18 +23,21 @@ class QwenVLAdapter(Adapter):
 
     axes = 3
 
-    def embed(self, prepared: Prepared) -> Embedded:
-        features = self.features(prepared)
-        if "pixel_values" not in prepared.arrays:
+    def embed(self, prepared: Prepared, vision: Vision | None = None) -> Embedded:
+        vision = vision or self.seen(prepared)
+        embeds = self.language_model.model.embed_tokens(mx.array([prepared.ids]))
+        if vision is None:
             where = np.arange(len(prepared.ids), dtype=np.int32)[None]
-            return Embedded(features.inputs_embeds, self._positions(where)["position_ids"])
+            return Embedded(embeds, self._positions(where)["position_ids"])
+        places = self.media_places(prepared.ids)
+        embeds[0, places] = vision.features.astype(embeds.dtype)
+        ids = mx.array([prepared.ids])
+        grid = to_mlx(prepared.arrays["image_grid_thw"])
+        positions, delta = self.language_model.get_rope_index(ids, grid, None, mx.ones_like(ids))
         whole: dict[str, Any] = {}
-        if getattr(features, "deepstack_visual_embeds", None) is not None:
-            whole["visual_pos_masks"] = features.visual_pos_masks
-            whole["deepstack_visual_embeds"] = list(features.deepstack_visual_embeds)
-        return Embedded(
-            features.inputs_embeds,
-            features.position_ids,
-            int(features.rope_deltas.item()),
-            whole,
-        )
+        if vision.deepstack:
+            mask = mx.zeros(ids.shape, dtype=mx.bool_)
+            mask[0, places] = True
+            whole["visual_pos_masks"] = mask
+            whole["deepstack_visual_embeds"] = list(vision.deepstack)
+        return Embedded(embeds, positions, int(delta.item()), whole)

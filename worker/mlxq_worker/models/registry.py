@@ -10,12 +10,13 @@ from mlxq_worker.models.gemma4 import Gemma4Adapter
 from mlxq_worker.models.generic import GenericAdapter
 from mlxq_worker.models.qwen_vl import QwenVLAdapter
 from mlxq_worker.models.self_check import self_check
+from mlxq_worker.models.tiles import TilesAdapter
 
 _ADAPTERS: dict[str, type[Adapter]] = {
     "gemma3": Adapter,
     "gemma4": Gemma4Adapter,
-    "idefics3": Adapter,
-    "internvl_chat": Adapter,
+    "idefics3": TilesAdapter,
+    "internvl_chat": TilesAdapter,
     "llama": Adapter,
     "llava": Adapter,
     "pixtral": Adapter,
@@ -24,7 +25,7 @@ _ADAPTERS: dict[str, type[Adapter]] = {
     "qwen3": Adapter,
     "qwen3_5": QwenVLAdapter,
     "qwen3_vl": QwenVLAdapter,
-    "smolvlm": Adapter,
+    "smolvlm": TilesAdapter,
 }
 """Families whose batches are tested against rows alone."""
 

@@ -14,6 +14,7 @@ from mlxq_worker.models import caches
 from mlxq_worker.models.adapter import Adapter, Embedded
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.vision import Vision
 
 STEPS = 4
 """Tokens that each probe generates."""
@@ -65,6 +66,9 @@ def self_check(adapter: Adapter, processor: Any) -> str | None:
         fault = _compare(probe, 0, _step(adapter, [probe], [0], caches.merge([sliced]))[0])
         if fault:
             return f"prefill in slices: {fault}"
+    fault = _seen_together(adapter, probes)
+    if fault:
+        return f"pictures encoded together: {fault}"
     fault = _together(adapter, probes)
     return f"in a batch: {fault}" if fault else None
 
@@ -114,8 +118,10 @@ def _alone(adapter: Adapter, name: str, prepared: Prepared) -> _Probe:
     return probe
 
 
-def _prefill(adapter: Adapter, prepared: Prepared, step: int) -> tuple[list[Any], Embedded]:
-    embedded, cache = adapter.embed(prepared), adapter.make_cache()
+def _prefill(
+    adapter: Adapter, prepared: Prepared, step: int, vision: Vision | None = None
+) -> tuple[list[Any], Embedded]:
+    embedded, cache = adapter.embed(prepared, vision), adapter.make_cache()
     mx.eval(embedded.arrays)
     start, last = 0, len(prepared.ids) - 1
     while start < last:
@@ -139,6 +145,19 @@ def _step(
     tokens = mx.array([probe.fed(step) for probe, step in pairs])
     positions = np.array([probe.position(step) for probe, step in pairs], dtype=np.int32)
     return np.array(adapter.decode(tokens, positions, batch).astype(mx.float32))
+
+
+def _seen_together(adapter: Adapter, probes: list[_Probe]) -> str | None:
+    """Prompts with pictures, these encoded in as few calls as the adapter needs."""
+    showing = [probe for probe in probes if probe.prepared.images]
+    for group, visions in adapter.encode([probe.prepared for probe in showing]):
+        for n, vision in zip(group, visions, strict=True):
+            probe = showing[n]
+            cache, _ = _prefill(adapter, probe.prepared, len(probe.prepared.ids), vision)
+            fault = _compare(probe, 0, _step(adapter, [probe], [0], caches.merge([cache]))[0])
+            if fault:
+                return fault
+    return None
 
 
 def _together(adapter: Adapter, probes: list[_Probe]) -> str | None:

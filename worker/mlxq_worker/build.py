@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlxq_worker.backend import Backend
+from mlxq_worker.cache.caches import LAYOUT
+from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.engine.generator import BatchGenerator
 from mlxq_worker.models.load import LoadedModel, load_model
@@ -31,6 +33,11 @@ def build_backend(config: WorkerConfig) -> Backend:
         loaded.processor,
         max_rows=config.max_rows,
         prefill_step=config.prefill_step,
+        max_cache_bytes=config.max_cache_bytes,
+        prefix_cache_bytes=config.prefix_cache_bytes,
+        feature_cache_bytes=config.feature_cache_bytes,
+        identity=f"{loaded.identity}:{config.dtype}",
+        disk=_disk(config),
         eos=loaded.eos,
         context=loaded.context,
     )
@@ -40,6 +47,17 @@ def build_backend(config: WorkerConfig) -> Backend:
         names=_names(loaded, config.model_name),
         identity=loaded.identity,
         max_rows=config.max_rows,
+    )
+
+
+def _disk(config: WorkerConfig) -> DiskTier | None:
+    if config.cache_dir is None:
+        return None
+    return DiskTier(
+        config.cache_dir,
+        max_bytes=config.cache_dir_bytes,
+        layout=LAYOUT,
+        write_budget=config.cache_write_budget,
     )
 
 

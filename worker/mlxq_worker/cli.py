@@ -54,7 +54,12 @@ def _option(name: str, text: str, **more: Any) -> Any:
 @app.command()
 def run(
     redis_url: Annotated[
-        str, _option("--redis-url", "Server that holds the queue.", show_default=False)
+        str,
+        _option(
+            "--redis-url",
+            "Server that holds the queue: redis://, rediss://, unix://, redis+sentinel://, redis+cluster://.",
+            show_default=False,
+        ),
     ] = DEFAULT_URL,
     queue: Annotated[str, _option("--queue", "Name of the queue.")] = _DEFAULT.queue,
     model: Annotated[
@@ -74,10 +79,35 @@ def run(
     prefill_step: Annotated[
         int, _option("--prefill-step", "Most prompt tokens fed in one step.")
     ] = _DEFAULT.prefill_step,
+    max_cache_bytes: Annotated[
+        int, _option("--max-cache-bytes", "Most bytes of KV cache; 0: no limit.")
+    ] = _DEFAULT.max_cache_bytes,
+    prefix_cache_bytes: Annotated[
+        int, _option("--prefix-cache-bytes", "Memory for prompts' beginnings; 0: off.")
+    ] = _DEFAULT.prefix_cache_bytes,
+    feature_cache_bytes: Annotated[
+        int, _option("--feature-cache-bytes", "Memory for encoded pictures; 0: off.")
+    ] = _DEFAULT.feature_cache_bytes,
+    cache_dir: Annotated[
+        Path | None, _option("--cache-dir", "Folder that keeps both over restarts.")
+    ] = None,
+    cache_dir_bytes: Annotated[
+        int, _option("--cache-dir-bytes", "Most bytes in that folder.")
+    ] = _DEFAULT.cache_dir_bytes,
+    cache_write_budget: Annotated[
+        int, _option("--cache-write-budget", "Most bytes written there in a day; 0: no limit.")
+    ] = _DEFAULT.cache_write_budget,
     look_ahead: Annotated[
         int | None,
         _option("--look-ahead", "Jobs prepared while all rows are busy. [default: max rows / 2]"),
     ] = None,
+    max_attempts: Annotated[
+        int,
+        _option("--max-attempts", "Tries of a job that meets errors which may pass."),
+    ] = _DEFAULT.max_attempts,
+    retry_delay: Annotated[
+        float, _option("--retry-delay", "Seconds before the second try; then doubled each time.")
+    ] = _DEFAULT.retry_delay,
     lease: Annotated[
         float,
         _option("--lease", "Seconds of silence after which another worker takes a job over."),
@@ -147,7 +177,7 @@ def run(
 
 def main() -> None:
     """Entry point: runs the command and exits with its status."""
-    app(prog_name="mlxq-worker")
+    app(prog_name="mlxq worker")
 
 
 def _run(fields: dict[str, Any]) -> int:

@@ -41,12 +41,24 @@ def _checked(kind: str, value: str) -> str:
         raise ValueError(error.message) from error
 
 
+def _folder(value: Path) -> Path:
+    # Without it, every job that names a file would fail for good.
+    if not value.is_dir():
+        raise ValueError(f"{value} is not a folder")
+    return value
+
+
 class WorkerConfig(BaseModel):
     """Settings of one worker; times in seconds, sizes in bytes or pixels.
 
     ``model``: a folder, a Hugging Face id, None for the bundled model, or ``noop:[SECONDS]`` for
     an echo without a model (seconds per token). ``model_name``: one more name that jobs may use.
-    ``look_ahead``: jobs prepared while all rows are busy (None: half of ``max_rows``, at least
+    ``max_cache_bytes``: most bytes of KV cache (0: no limit); rows are admitted by it.
+    ``prefix_cache_bytes`` and ``feature_cache_bytes``: most memory for prompts' beginnings and
+    encoded pictures (0: off). ``cache_dir``: keep them on disk too, ``cache_dir_bytes`` at most,
+    and no more than ``cache_write_budget`` bytes written a day (0: no limit).
+    ``max_attempts`` and ``retry_delay``: tries of a job that meets errors that may pass, and
+    seconds before the second one (then doubled). ``look_ahead``: jobs prepared while all rows are busy (None: half of ``max_rows``, at least
     1). ``lease``: a job of a worker that is silent for so long goes to another. ``grace``: time
     to end running jobs after SIGTERM. ``media_roots``: folders whose files jobs may name.
     ``burst``: end when the queue is empty; ``max_jobs``: end after so many jobs.
@@ -60,13 +72,21 @@ class WorkerConfig(BaseModel):
     model_name: str | None = None
     max_rows: int = Field(default=16, ge=1, le=4096)
     prefill_step: int = Field(default=1024, ge=1)
+    max_cache_bytes: int = Field(default=0, ge=0)
+    prefix_cache_bytes: int = Field(default=1 << 30, ge=0)
+    feature_cache_bytes: int = Field(default=256 << 20, ge=0)
+    cache_dir: Path | None = None
+    cache_dir_bytes: int = Field(default=20 << 30, ge=1)
+    cache_write_budget: int = Field(default=0, ge=0)
     look_ahead: int | None = Field(default=None, ge=0)
+    max_attempts: int = Field(default=3, ge=1)
+    retry_delay: float = Field(default=1.0, ge=0.0, le=600.0)
     lease: float = Field(default=30.0, ge=0.2, le=86_400)
     grace: float = Field(default=25.0, ge=0.0)
     result_ttl: int = Field(default=86_400, ge=1)
     dead_ttl: int = Field(default=7 * 86_400, ge=1)
     name: Annotated[str, AfterValidator(_worker_name)] = Field(default_factory=default_name)
-    media_roots: tuple[Path, ...] = ()
+    media_roots: tuple[Annotated[Path, AfterValidator(_folder)], ...] = ()
     allow_http: bool = True
     allow_private_hosts: bool = False
     max_media_bytes: int = Field(default=64 * 1024 * 1024, ge=1)

@@ -127,3 +127,17 @@ def test_a_stop_string_over_several_tokens_never_shows(bundled_bench):
     ]
     assert outcome.text == "3 4 5 6 7 8 "
     assert outcome.reason == "stop"
+
+
+def test_a_row_that_was_lost_between_its_stop_string_and_its_end_only_ends(bundled_bench):
+    from dataclasses import replace
+
+    from mlxq_schemas import Sampling
+    from mlxq_worker.engine.request import Request
+
+    prompt = bundled_bench.prompt(("user", 0, "Count from 3 to 12."))
+    request = Request("a", prompt, sampling=Sampling(stop=["8"]))
+    whole = bundled_bench.run([request])["a"]
+    assert (whole.text, whole.reason) == ("3 4 5 6 7 ", "stop")
+    rest = bundled_bench.run([replace(request, prior_ids=whole.tokens)])["a"]
+    assert (rest.tokens, rest.text, rest.reason) == ([], "", "stop")

@@ -81,10 +81,10 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     assert np.array_equal(pixels[..., 0], ramp >> 8)
 
 
-def test_float_pixels_are_refused() -> None:
-    floats = Image.fromarray(np.zeros((8, 8), np.float32))
-    with pytest.raises(MediaError, match="float pixels"):
-        decode(encoded(floats, "TIFF"))
+@pytest.mark.parametrize(("kind", "said"), [(np.float32, "float"), (np.int32, "32-bit")])
+def test_pixels_of_unknown_range_are_refused(kind: type[np.generic], said: str) -> None:
+    with pytest.raises(MediaError, match=f"{said} pixels"):
+        decode(encoded(Image.fromarray(np.zeros((8, 8), kind)), "TIFF"))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import mlx.core as mx
 
 from mlxq_schemas import FinishReason
 from mlxq_schemas.errors import GenerationFailed, InvalidJob, MlxqError
+from mlxq_worker.cache.caches import Caches
 from mlxq_worker.engine.batch import Step
 from mlxq_worker.engine.cohorts import Cohorts
 from mlxq_worker.engine.prefill import Prefill, PrefillPlan
+from mlxq_worker.engine.recall import Recall
 from mlxq_worker.engine.request import Request, Response
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.text import StopMatcher, make_detokenizers
@@ -21,6 +23,12 @@ from mlxq_worker.engine.waiting import WaitingLine
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.registry import adapter_for
+
+if TYPE_CHECKING:
+    from mlxq_worker.cache.disk import DiskTier
+
+PATIENCE = 0.01
+"""Seconds that a step waits for the SSD when there is nothing else to do."""
 
 GROWTH = 256
 """Tokens of growth that admission sets aside for each row; preemption covers the rest."""
@@ -44,7 +52,9 @@ class BatchGenerator:
     that their tokens do not stall. ``max_cache_bytes``: most bytes of KV cache (0: no limit);
     rows are admitted by it, and the youngest are preempted when growth exceeds it. ``eos``: ids
     that end a row (default: those of the model's config and tokenizer). ``context``: most tokens
-    of prompt and answer together.
+    of prompt and answer together. ``prefix_cache_bytes`` and ``feature_cache_bytes``: most
+    bytes of remembered prefixes and pictures (0: off); ``disk`` keeps them over restarts, under
+    ``identity``, which must name weights and processor settings.
     """
 
     def __init__(
@@ -58,6 +68,10 @@ class BatchGenerator:
         max_cache_bytes: int = 0,
         eos: frozenset[int] | None = None,
         context: int = 2**31,
+        prefix_cache_bytes: int = 0,
+        feature_cache_bytes: int = 0,
+        identity: str = "",
+        disk: DiskTier | None = None,
     ) -> None:
         if max_rows < 1 or prefill_step < 1 or mixed_step < 1:
             raise ValueError("max_rows, prefill_step and mixed_step must be at least 1")
@@ -73,7 +87,15 @@ class BatchGenerator:
         self._max_cache_bytes = max_cache_bytes
         self._waiting = WaitingLine()
         self._prefilling: list[Row] = []
-        self._prefill = Prefill(self._adapter)
+        caches = Caches(
+            self._adapter,
+            prefix_bytes=prefix_cache_bytes,
+            feature_bytes=feature_cache_bytes,
+            identity=identity,
+            disk=disk,
+        )
+        self._recall = Recall(caches, self._adapter.media_tokens)
+        self._prefill = Prefill(self._adapter, self._recall)
         self._decoding = Cohorts(self._adapter)
         self._aborts: deque[str] = deque()
         self._last_uid = 0
@@ -129,6 +151,7 @@ class BatchGenerator:
             "vision_calls": self._prefill.vision_calls,
             "vision_seconds": self._prefill.vision_seconds,
             **{name: self._counts[name] for name in counted},
+            **self._recall.stats(),
         }
 
     def prefill_progress(self, request_id: str) -> tuple[int, int] | None:
@@ -140,7 +163,9 @@ class BatchGenerator:
 
     def close(self) -> list[Response]:
         """End every row; returns their last responses, with ``finish_reason`` "cancelled"."""
-        return [_ended(row, "cancelled") for row in self._drop(lambda _: True)]
+        ended = [_ended(row, "cancelled") for row in self._drop(lambda _: True)]
+        self._recall.close()
+        return ended
 
     def _new_row(self, request: Request) -> Row:
         self._last_uid += 1
@@ -180,7 +205,10 @@ class BatchGenerator:
         return self._decoding.nbytes + sum(row.nbytes for row in self._prefilling)
 
     def _preempt(self) -> None:
-        """Send the youngest decoding rows back to the line while the caches are over the limit."""
+        """While the rows are over the limit: caches shrink, then the youngest rows go back."""
+        over = self._cache_bytes() + self._recall.nbytes - self._max_cache_bytes
+        if self._max_cache_bytes and over > 0:
+            self._recall.make_room(over)
         while self._max_cache_bytes and len(self._decoding) > 1:
             if self._cache_bytes() <= self._max_cache_bytes:
                 return
@@ -236,7 +264,10 @@ class BatchGenerator:
     def _prefill_slice(self) -> list[Response]:
         """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""
         budget = self._mixed_step if len(self._decoding) else self._prefill_step
-        plan = PrefillPlan(self._prefilling, budget)
+        rows = [row for row in self._prefilling if self._recall.ready(row)]
+        if self._prefilling and not rows and not len(self._decoding):
+            self._recall.wait(self._prefilling[0], PATIENCE)
+        plan = PrefillPlan(rows, budget)
         self._prefill.encode(plan.beginning())
         responses: list[Response] = []
         ready: list[Row] = []

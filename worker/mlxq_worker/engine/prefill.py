@@ -9,6 +9,7 @@ from contextlib import suppress
 import mlx.core as mx
 
 from mlxq_schemas.errors import InvalidJob
+from mlxq_worker.engine.recall import Recall
 from mlxq_worker.engine.row import Filling, Row
 from mlxq_worker.models.adapter import Adapter
 
@@ -68,8 +69,9 @@ class Prefill:
     path as every other.
     """
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, recall: Recall) -> None:
         self._adapter = adapter
+        self._recall = recall
         self.images = 0
         self.vision_calls = 0
         self.vision_seconds = 0.0
@@ -90,6 +92,7 @@ class Prefill:
                 self.vision_calls += 1
                 for n, vision in zip(group, visions, strict=True):
                     rows[n].vision = vision
+                    self._recall.keep_vision(rows[n])
                     self.images += prompts[n].images
         self.vision_seconds += time.perf_counter() - began
 
@@ -101,7 +104,9 @@ class Prefill:
         filling = row.filling or self._begin(row)
         prompt, ids, start = len(row.prompt), row.ids, row.fed
         border = prompt if start < prompt else len(ids)
-        end = min(max(start + budget, filling.embedded.unsplit), border, len(ids) - 1)
+        unsplit = filling.embedded.unsplit
+        end = min(max(start + budget, unsplit), border, len(ids) - 1)
+        end = self._recall.slice_end(row, start, end, unsplit)
         if end <= start:
             return 0
         if start < prompt:
@@ -110,6 +115,7 @@ class Prefill:
             self._adapter.prefill_text(ids[start:end], start + row.rope_delta, filling.cache)
         mx.eval([layer.state for layer in filling.cache])
         row.fed = end
+        self._recall.keep(row)
         self.bytes_per_token = row.nbytes / max(end, PAGE)
         return end - start
 
@@ -123,7 +129,8 @@ class Prefill:
         embedded = self._adapter.embed(row.prepared, row.vision)
         mx.eval(embedded.arrays)
         row.vision, row.rope_delta = None, embedded.rope_delta
-        row.filling = Filling(embedded, self._adapter.make_cache())
+        cache = self._recall.cache(row, embedded.unsplit)
+        row.filling = Filling(embedded, cache or self._adapter.make_cache())
         if alone:
             self.images += alone
             self.vision_calls += 1

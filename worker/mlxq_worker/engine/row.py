@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlxq_schemas import FinishReason, Usage
+from mlxq_worker.cache.block import Block
+from mlxq_worker.cache.host import HostBlock
+from mlxq_worker.cache.store import BlockStore
 from mlxq_worker.engine.request import Request, Times
 from mlxq_worker.engine.text import Detokenizer, StopMatcher
 from mlxq_worker.models.adapter import Embedded
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.vision import Vision
+
+Coming = tuple[BlockStore, "Future[list[HostBlock]]"]
+"""Blocks on their way from the SSD, and where they go."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +31,29 @@ class Filling:
 
 
 @dataclass
+class Known:
+    """``keys`` name the row's blocks, ``pictures`` its pictures; ``blocks`` is what it takes up.
+
+    ``kept``: to how many tokens the row's blocks are stored. ``coming``: what the SSD brings.
+    """
+
+    keys: list[bytes]
+    pictures: list[bytes]
+    blocks: Sequence[Block] = ()
+    kept: int = 0
+    coming: list[Coming] = field(default_factory=list["Coming"])
+
+
+@dataclass
 class Row:
     """State of one request from insert to its last response.
 
-    ``vision`` are its encoded pictures until prefill begins; ``filling`` is there during prefill
-    only. ``fed`` counts the tokens already in the cache;
-    ``rope_delta`` is what is added to that to get the position of the next token. ``tokens``
-    are the generated ids, including those of earlier attempts. ``suspicion`` groups rows
-    that start again because a step with them failed. ``came`` is the step of the insert.
+    ``vision`` are its encoded pictures until prefill begins, ``known`` what the caches have of
+    it; ``cached`` counts the prompt tokens taken from there. ``filling`` is there during prefill
+    only. ``fed`` counts the tokens already in the cache; ``rope_delta`` is what is added to that
+    to get the position of the next token. ``tokens`` are the generated ids, including those of
+    earlier attempts. ``suspicion`` groups rows that start again because a step with them failed.
+    ``came`` is the step of the insert.
     """
 
     uid: int
@@ -42,6 +65,8 @@ class Row:
     seed: int
     prepared: Prepared | None = None
     vision: Vision | None = None
+    known: Known | None = None
+    cached: int = 0
     filling: Filling | None = None
     fed: int = 0
     rope_delta: int = 0
@@ -75,7 +100,7 @@ class Row:
 
     def restart(self, suspicion: int | None = None) -> None:
         """Forget the caches: what is known is prefilled again; generation goes on from there."""
-        self.filling, self.fed, self.rope_delta = None, 0, 0
+        self.filling, self.fed, self.rope_delta, self.known = None, 0, 0, None
         self.suspicion = suspicion
 
     def recall_prior(self) -> None:
@@ -107,6 +132,7 @@ class Row:
     def usage(self) -> Usage:
         return Usage(
             prompt_tokens=len(self.prompt),
+            cached_tokens=self.cached,
             completion_tokens=len(self.tokens),
             images=self.prepared.images if self.prepared else 0,
         )

@@ -96,7 +96,7 @@ class Adapter:
         """Embeddings [1, tokens, hidden] of text and pictures."""
         embeds = self.features(Prepared(prepared.ids)).inputs_embeds
         vision = vision or self.seen(prepared)
-        if vision is not None:
+        if vision is not None and vision.features is not None:
             embeds[0, self.media_places(prepared.ids)] = vision.features.astype(embeds.dtype)
         return embeds
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxq_schemas.errors import InvalidJob
+from mlxq_schemas.errors import InvalidJob, MediaError
 from mlxq_worker.models.prepared import Array, Prepared
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def build_inputs(
 
     Safe in any thread: outputs are copied to numpy here, so nothing lazy crosses threads.
     ``media`` are the pictures' content hashes. Raises :class:`InvalidJob` when the text does
-    not have one placeholder for each picture.
+    not have one placeholder for each picture, :class:`MediaError` for pictures that the model's
+    processor refuses, such as very long and thin ones.
     """
     _check_placeholders(processor, text, len(images))
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -40,7 +41,10 @@ def build_inputs(
     # Options for the tokenizer would reach the image processors of some families, so the
     # tokenizer adds its start token where it does so, and a doubled one is dropped.
     options = _OPTIONS.get(type(processor).__name__, {})
-    outputs = processor(text=[text], images=list(images), **options)
+    try:
+        outputs = processor(text=[text], images=list(images), **options)
+    except ValueError as error:
+        raise MediaError(f"the model's processor refused an image: {error}") from error
     arrays = {
         name: _to_numpy(value)
         for name, value in outputs.items()

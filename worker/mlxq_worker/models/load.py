@@ -19,13 +19,15 @@ from mlxq_worker.bundled import bundled_model_path
 from mlxq_worker.models.templates import mend_template
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-_SAMPLES = 64
+_PARTS = {".json", ".jinja", ".model", ".safetensors", ".txt"}
+_WHOLE = 64 * 1024 * 1024
+_SAMPLES = 1024
 _SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to serve. ``identity`` is ``name@digest`` of config and weights."""
+    """A model ready to serve. ``identity`` is ``name@digest`` of settings and weights."""
 
     model: Any
     processor: Any
@@ -140,13 +142,19 @@ def _context_length(config: dict[str, Any]) -> int:
 
 
 def _digest(path: Path) -> str:
-    """12 hex digits that tell weights apart: config, and samples all over each weights file."""
-    digest = hashlib.sha256((path / "config.json").read_bytes())
-    for file in sorted(path.glob("*.safetensors")):
+    """12 hex digits that tell models apart: their settings, tokenizer, template and weights.
+
+    Large weights are read in samples all over the file.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(path.iterdir()):
+        if file.suffix not in _PARTS or not file.is_file():
+            continue
         size = file.stat().st_size
-        digest.update(f"{file.name}:{size}".encode())
+        digest.update(f"{file.name}:{size};".encode())
+        step, length = (1, size) if size <= _WHOLE else (_SAMPLES, _SAMPLE_BYTES)
         with file.open("rb") as stream:
-            for n in range(_SAMPLES):
-                stream.seek(size * n // _SAMPLES, os.SEEK_SET)
-                digest.update(stream.read(_SAMPLE_BYTES))
+            for n in range(step):
+                stream.seek(size * n // step, os.SEEK_SET)
+                digest.update(stream.read(length))
     return digest.hexdigest()[:12]

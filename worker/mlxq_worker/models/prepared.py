@@ -18,9 +18,11 @@ class Prepared:
     outputs by name (``pixel_values`` float32, ``image_grid_thw`` int [images, 3], ...), or a list
     of them where pictures have different shapes and the model takes them one by one.
     ``media``: sha256 of each medium in order. ``images``: how many of them are images.
+    ``stable``: so many tokens stay the same when the chat goes on; 0: not known.
     """
 
     ids: list[int]
     arrays: dict[str, Array | list[Array]] = field(default_factory=dict)
     media: tuple[str, ...] = ()
     images: int = 0
+    stable: int = 0

@@ -30,7 +30,8 @@ class QwenVLAdapter(Adapter):
             where = np.arange(len(prepared.ids), dtype=np.int32)[None]
             return Embedded(embeds, self._positions(where)["position_ids"])
         places = self.media_places(prepared.ids)
-        embeds[0, places] = vision.features.astype(embeds.dtype)
+        if vision.features is not None:
+            embeds[0, places] = vision.features.astype(embeds.dtype)
         ids = mx.array([prepared.ids])
         grid = to_mlx(prepared.arrays["image_grid_thw"])
         positions, delta = self.language_model.get_rope_index(ids, grid, None, mx.ones_like(ids))

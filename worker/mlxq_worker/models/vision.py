@@ -22,10 +22,11 @@ class Vision:
     """What the encoder gives for the pictures of one prompt, in order.
 
     ``features`` [media tokens, hidden] stand where the prompt has media tokens; ``deepstack``
-    are more of that shape, one for each early layer that they are added to.
+    are more of that shape, one for each early layer that they are added to. ``features`` None:
+    nobody needs them, since the prompt is in a cache beyond its last media token.
     """
 
-    features: mx.array
+    features: mx.array | None
     deepstack: tuple[mx.array, ...] = ()
 
 
@@ -70,10 +71,13 @@ def _pictures(prompt: Prepared) -> dict[str, Array | list[Array]]:
 
 def split(vision: Vision, counts: Sequence[int]) -> list[Vision]:
     """Each prompt's own part; ``counts`` are the prompts' media tokens."""
+    features = vision.features
+    if features is None:
+        return [vision for _ in counts]
     ends = np.cumsum(counts).tolist()
     return [
         Vision(
-            vision.features[end - count : end],
+            features[end - count : end],
             tuple(layer[end - count : end] for layer in vision.deepstack),
         )
         for count, end in zip(counts, ends, strict=True)

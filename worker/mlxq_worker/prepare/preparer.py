@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlxq_schemas import Job
@@ -10,8 +11,10 @@ from mlxq_worker.backend import BlobReader
 from mlxq_worker.engine.request import Request
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.prepare.media import MediaPolicy, load_image
-from mlxq_worker.prepare.prompt import render_prompt
+from mlxq_worker.prepare.prompt import render_prompt, stable_tokens
 
+_MOST_CHARS = 8
+"""Characters per token above which a prompt that overfills the context is not read to its end."""
 _PRIORITY = {"high": 1, "normal": 0, "low": -1}
 
 
@@ -30,6 +33,7 @@ class Preparer:
         """The request that answers ``job``; raises a :class:`JobError` that says why not."""
         loaded = [load_image(ref, self._policy, read_blob) for _, ref in job.media()]
         text = render_prompt(self._processor, job)
+        self._check_length(job, text)
         try:
             prepared = build_inputs(
                 self._processor,
@@ -44,6 +48,26 @@ class Preparer:
                 f"job {job.id}: the prompt has {len(prepared.ids):,} tokens; the model takes "
                 f"fewer than {self._context:,}: shorten the text or send fewer or smaller images"
             )
+        stable = stable_tokens(self._processor, job, text, len(prepared.ids))
         return Request(
-            job.id, prepared=prepared, sampling=job.sampling, priority=_PRIORITY[job.priority]
+            job.id,
+            prepared=replace(prepared, stable=stable),
+            sampling=job.sampling,
+            priority=_PRIORITY[job.priority],
+            logprobs=job.logprobs,
         )
+
+    def _check_length(self, job: Job, text: str) -> None:
+        """Refuse by its beginning a text that is far too long.
+
+        Tens of megabytes would take minutes and gigabytes to tokenise.
+        """
+        begin = text[: _MOST_CHARS * self._context]
+        if len(begin) == len(text):
+            return
+        tokenizer = getattr(self._processor, "tokenizer", self._processor)
+        if len(tokenizer(begin)["input_ids"]) > self._context:
+            raise PromptTooLong(
+                f"job {job.id}: the prompt has {len(text):,} characters, of which the first "
+                f"{len(begin):,} fill the model's {self._context:,} tokens: shorten the text"
+            )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from mlxq_schemas import AudioPart, ImagePart, Job, Message, Part, TextPart, VideoPart
-from mlxq_schemas.errors import TemplateFailed
+from mlxq_schemas.errors import TemplateFailed, Unsupported
 
 _render_lock = threading.Lock()
 """Chat templates compile into a shared cache on first use; rendering takes microseconds."""
@@ -15,19 +16,50 @@ _render_lock = threading.Lock()
 def render_prompt(processor: Any, job: Job) -> str:
     """The job's messages through the model's chat template, open for the assistant's turn.
 
-    Raises :class:`TemplateFailed`.
+    Raises :class:`TemplateFailed`, and :class:`Unsupported` for a template of the job's own: it
+    is a program, and could keep a thread, and with the lock all jobs, for ever.
     """
-    template = processor if getattr(processor, "chat_template", None) else processor.tokenizer
-    messages = [_as_template(message) for message in job.chat()]
+    if "chat_template" in job.chat_template_kwargs:
+        raise Unsupported(
+            f"job {job.id}: chat_template_kwargs.chat_template: a job may not bring a template "
+            "of its own; leave it out"
+        )
     try:
-        with _render_lock:
-            text: str = template.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False, **job.chat_template_kwargs
-            )
+        return _render(processor, job, job.chat())
     except Exception as error:  # a template is a program: it may raise anything
         raise TemplateFailed(
             f"job {job.id}: the model's chat template refused the messages: {error}"
         ) from error
+
+
+def stable_tokens(processor: Any, job: Job, text: str, count: int) -> int:
+    """How many of the ``count`` tokens of the prompt ``text`` stay the same in the next turn.
+
+    Templates end a prompt with words that a longer chat does not have there (an open turn, a
+    think mark) or rewrite earlier turns. Found by rendering one more turn. 0: not known.
+    """
+    more = [
+        *job.chat(),
+        Message(role="assistant", content="."),
+        Message(role="user", content="."),
+    ]
+    try:
+        longer = _render(processor, job, more)
+    except Exception:  # noqa: BLE001 - a template that takes no such turn
+        return 0
+    pairs = enumerate(zip(text, longer, strict=False))
+    rest = text[next((n for n, (a, b) in pairs if a != b), len(text)) :]
+    tokenizer = getattr(processor, "tokenizer", processor)
+    return max(0, count - len(tokenizer(rest, add_special_tokens=False)["input_ids"]) - 1)
+
+
+def _render(processor: Any, job: Job, chat: Sequence[Message]) -> str:
+    template = processor if getattr(processor, "chat_template", None) else processor.tokenizer
+    messages = [_as_template(message) for message in chat]
+    with _render_lock:
+        text: str = template.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **job.chat_template_kwargs
+        )
     return text
 
 

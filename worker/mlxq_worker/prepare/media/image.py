@@ -105,11 +105,12 @@ def _orientation(file: ImageFile) -> int:
 
 def _to_rgb(file: Image.Image, what: str) -> Image.Image:
     """A new RGB image."""
-    if file.mode.startswith("I"):  # 16 bits a pixel: `convert` would clip instead of scale
+    if file.mode.startswith("I;16"):  # 16 bits a pixel: `convert` would clip instead of scale
         pixels = np.asarray(file).astype(np.int64) >> 8
         return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert("RGB")
-    if file.mode == "F":
-        raise MediaError(f"{what} has float pixels, whose range is unknown: save it with 8 bits")
+    if file.mode in {"I", "F"}:
+        kind = "float" if file.mode == "F" else "32-bit"
+        raise MediaError(f"{what} has {kind} pixels, whose range is unknown: save it with 8 bits")
     if file.has_transparency_data:
         picture = file.convert("RGBA")
         ground = Image.new("RGBA", picture.size, "white")

@@ -1,0 +1,66 @@
+"""Requests of one generator that remembers, for tests of the caches."""
+
+from __future__ import annotations
+
+import random
+
+from PIL.Image import Image
+
+from mlxq_schemas import Sampling
+from mlxq_worker.engine import BatchGenerator, Request
+from mlxq_worker.models.prepared import Prepared
+from pictures import draw
+
+RED = draw([("red", "circle", 4), ("red", "square", 0)])
+BLUE = draw([("blue", "diamond", 8), ("green", "square", 0)])
+WORDS = ("fox", "cat", "sun", "dog", "map", "key", "cup", "hat", "box", "pen", "bird", "fish")
+MEGABYTE = 1024 * 1024
+
+
+class Session:
+    """Chats about one model, each turn run through one generator that remembers."""
+
+    def __init__(self, subject, **options) -> None:
+        self.subject = subject
+        self.generator = BatchGenerator(
+            subject.loaded.model,
+            subject.loaded.processor,
+            eos=frozenset(),
+            **{
+                "prefix_cache_bytes": 64 * MEGABYTE,
+                "feature_cache_bytes": 64 * MEGABYTE,
+                **options,
+            },
+        )
+        self.count = 0
+
+    def ask(self, *prompts: Prepared, tokens: int = 10) -> list[list[int]]:
+        """Greedy tokens of prompts that come at once."""
+        said: dict[str, list[int]] = {}
+        requests = []
+        for prepared in prompts:
+            self.count += 1
+            said[str(self.count)] = []
+            sampling = Sampling(max_tokens=tokens)
+            requests.append(Request(str(self.count), prepared=prepared, sampling=sampling))
+        self.generator.insert(requests)
+        while self.generator.has_work():
+            for response in self.generator.next():
+                assert response.error is None, response.error
+                if response.token is not None:
+                    said[response.request_id].append(response.token)
+                if response.usage:
+                    self.cached = response.usage.cached_tokens
+        return list(said.values())
+
+
+def prepare(subject, words: str, images: dict[str, Image]) -> Prepared:
+    """One user turn; each image has the name of its content."""
+    shown = images if subject.shows else {}
+    prepared = subject.prepare(words, list(shown.values()))
+    return Prepared(prepared.ids, prepared.arrays, tuple(shown), len(shown))
+
+
+def text(seed: int, words: int = 60) -> str:
+    rng = random.Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(words))

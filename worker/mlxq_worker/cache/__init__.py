@@ -1,0 +1,1 @@
+"""What is remembered between rows: prefixes and pictures, in memory and on SSD."""

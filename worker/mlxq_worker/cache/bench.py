@@ -1,0 +1,139 @@
+"""Measure the SSD tier: ``python -m mlxq_worker.cache.bench``.
+
+Restoring blocks beside a plain read of the same files, in turn in one run, medians shown: once
+with the files in the system's page cache, and, where it can be emptied, once from the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from mlxq_worker.cache.disk import DiskTier
+from mlxq_worker.cache.disk_folder import CacheFolder
+from mlxq_worker.cache.host import HostArray, HostBlock
+
+LAYOUT = "bench"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line: medians over rounds, in MB/s; ``ratio``: time to restore by time to read."""
+
+    source: str
+    blocks: int
+    block_bytes: int
+    write: float
+    read: float
+    restore: float
+    ratio: float
+
+
+def measure(folder: Path, blocks: int, block_bytes: int, rounds: int) -> list[Figure]:
+    """Write blocks to ``folder``, then read and restore them ``rounds`` times from each source."""
+    total = blocks * block_bytes
+    tier = DiskTier(folder, max_bytes=4 * total, layout=LAYOUT, queue_bytes=2 * total)
+    try:
+        keys, seconds = _write(tier, blocks, block_bytes)
+        paths = [CacheFolder(folder).path(key) for key in keys]
+        figures: list[Figure] = []
+        for source in ("page cache", *(["disk"] if hasattr(os, "posix_fadvise") else [])):
+            pairs = [_round(tier, keys, paths, source) for _ in range(rounds + 1)][1:]
+            read, restore = (statistics.median(times) for times in zip(*pairs, strict=True))
+            ratio = statistics.median(restore / read for read, restore in pairs)
+            rates = (total / 1e6 / seconds, total / 1e6 / read, total / 1e6 / restore)
+            figures.append(Figure(source, blocks, block_bytes, *rates, ratio))
+        return figures
+    finally:
+        tier.close()
+
+
+def _write(tier: DiskTier, blocks: int, block_bytes: int) -> tuple[list[bytes], float]:
+    rng = np.random.default_rng(0)
+    made = [
+        HostBlock(rng.bytes(32), (HostArray("uint8", (block_bytes,), _random(rng, block_bytes)),))
+        for _ in range(blocks)
+    ]
+    start = time.perf_counter()
+    for block in made:
+        if not tier.offer(block):
+            raise RuntimeError(f"a block was refused: {tier.stats()}")
+    while tier.stats()["waiting_bytes"]:
+        time.sleep(0.001)
+    if tier.stats()["written_blocks"] != blocks:
+        raise RuntimeError(f"a block was not written: {tier.stats()}")
+    return [block.key for block in made], time.perf_counter() - start
+
+
+def _random(rng: np.random.Generator, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.frombuffer(rng.bytes(size), np.uint8)
+
+
+def _round(
+    tier: DiskTier, keys: Sequence[bytes], paths: Sequence[Path], source: str
+) -> tuple[float, float]:
+    """Seconds to read, seconds to restore."""
+
+    def restore() -> None:
+        if len(tier.load(keys).result()) != len(keys):
+            raise RuntimeError(f"a block was not restored: {tier.stats()}")
+
+    return (
+        _timed(lambda: [path.read_bytes() for path in paths], paths, source),
+        _timed(restore, paths, source),
+    )
+
+
+def _timed(work: Callable[[], object], paths: Sequence[Path], source: str) -> float:
+    if source == "disk":
+        for path in paths:
+            _forget(path)
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _forget(path: Path) -> None:
+    """Let the system drop a file from its page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def bench(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Where to write. [default: a temporary folder]")
+    ] = None,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks written and read.")] = 64,
+    block_bytes: Annotated[int, typer.Option(min=1, help="Bytes of each.")] = 4 << 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds after one to warm up.")] = 9,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Restore blocks beside a plain read of the same files."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix="mlxq-cache-bench-") as place:
+        figures = measure(Path(place) / "cache", blocks, block_bytes, rounds)
+    for one in figures:
+        if as_json:
+            typer.echo(json.dumps(asdict(one)))
+        else:
+            typer.echo(
+                f"{one.source}: {one.blocks} blocks of {one.block_bytes} bytes: restore "
+                f"{one.restore:.0f} MB/s, plain read {one.read:.0f} MB/s, "
+                f"time {one.ratio:.2f} x; written at {one.write:.0f} MB/s"
+            )
+
+
+if __name__ == "__main__":
+    typer.run(bench)

@@ -1,0 +1,94 @@
+"""What a generator remembers between rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from mlxq_worker.cache.block import Block
+from mlxq_worker.cache.chain import root
+from mlxq_worker.cache.features import FeatureCache
+from mlxq_worker.cache.host import HostBlock
+from mlxq_worker.cache.layout import Layout
+from mlxq_worker.cache.prefix import PrefixCache
+from mlxq_worker.cache.store import BlockStore
+from mlxq_worker.models.adapter import Adapter
+
+if TYPE_CHECKING:
+    from mlxq_worker.cache.disk import DiskTier
+
+
+CLOSING = 5.0
+"""Seconds for the SSD to write what waits when a generator ends."""
+
+LAYOUT = "blocks-1"
+"""What files on disk hold. What tells models apart is in the names of blocks."""
+
+
+class Caches:
+    """Prefixes and pictures in memory and, with ``disk``, on SSD too.
+
+    ``identity`` names weights and processor settings: what is on disk is shared by all workers of
+    one identity. ``prefix_bytes`` and ``feature_bytes`` are the most bytes in memory; 0: off.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        prefix_bytes: int = 0,
+        feature_bytes: int = 0,
+        identity: str = "",
+        disk: DiskTier | None = None,
+    ) -> None:
+        layout = Layout(adapter.make_cache)
+        start = root(identity, type(adapter).__name__, layout.name)
+        media = adapter.media_tokens
+        self.prefixes = PrefixCache(layout, BlockStore(prefix_bytes, disk), start, media)
+        self.features = FeatureCache(BlockStore(feature_bytes, disk), start, media)
+        self._disk = disk
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.prefixes.store.nbytes + self.features.store.nbytes
+
+    def make_room(self, nbytes: int) -> None:
+        """Give up as many bytes of memory, the oldest first; prefixes before pictures."""
+        for store in (self.prefixes.store, self.features.store):
+            spare = min(nbytes, store.nbytes)
+            store.shrink_to(store.nbytes - spare)
+            nbytes -= spare
+
+    def fetch(self, store: BlockStore, keys: Sequence[bytes]) -> Future[list[HostBlock]] | None:
+        """Begin to bring what the SSD holds of ``keys``; None if that is nothing."""
+        if self._disk is None:
+            return None
+        missing = [key for key in keys if key not in store]
+        wanted: list[bytes] = []
+        for key in missing:
+            if not self._disk.has(key):
+                break
+            wanted.append(key)
+        return self._disk.load(wanted) if wanted else None
+
+    @staticmethod
+    def arrived(store: BlockStore, blocks: Sequence[HostBlock]) -> None:
+        """Take what the SSD brought into memory."""
+        store.put([Block.from_host(block) for block in blocks])
+
+    def close(self) -> None:
+        """Let the SSD finish what it writes."""
+        if self._disk is not None:
+            self._disk.close(CLOSING)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and bytes by name."""
+        found: dict[str, Any] = {}
+        for name, store in (("prefix", self.prefixes.store), ("feature", self.features.store)):
+            found |= {f"{name}_bytes": store.nbytes, f"{name}_blocks": len(store)}
+            found |= {f"{name}_{count}": store.counts[count] for count in ("stored", "evicted")}
+        if self._disk is not None:
+            found |= {f"disk_{key}": value for key, value in self._disk.stats().items()}
+        return found

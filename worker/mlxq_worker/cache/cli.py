@@ -1,0 +1,86 @@
+"""``mlxq cache``: what is in a cache folder, is it whole, away with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from mlxq_schemas.errors import ConfigError
+from mlxq_worker.cache import disk_care
+from mlxq_worker.cache.disk_folder import CacheFolder
+
+EXIT_DAMAGED: Final = 1
+EXIT_USAGE: Final = 2
+
+
+class _Commands(TyperGroup):
+    """Commands whose wrong settings are one line, not a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            typer.echo(f"error[{error.code}]: {error.message}", err=True)
+            raise typer.Exit(EXIT_USAGE) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Look after the folder in which workers keep caches on SSD.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Dir = Annotated[
+    Path, typer.Option("--dir", envvar="MLXQ_CACHE_DIR", help="The cache folder.", metavar="DIR")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def stats(folder: Dir, as_json: Json = False) -> None:
+    """Show how much is there, and how much was written in the last day."""
+    _show(disk_care.survey(_existing(folder)), as_json=as_json)
+
+
+@app.command()
+def verify(folder: Dir, as_json: Json = False) -> None:
+    """Read every block; damaged ones go to the quarantine. Exit status 1 if there were any.
+
+    Workers may go on meanwhile.
+    """
+    report = disk_care.verify(_existing(folder))
+    _show(report.as_dict(), as_json=as_json)
+    if not report.clean:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command()
+def clear(folder: Dir, as_json: Json = False) -> None:
+    """Remove every block. Workers may go on meanwhile: they compute again what they miss."""
+    _show({"removed_blocks": disk_care.clear(_existing(folder))}, as_json=as_json)
+
+
+def main() -> None:
+    """Entry point."""
+    app(prog_name="mlxq cache")
+
+
+def _existing(folder: Path) -> CacheFolder:
+    found = CacheFolder(folder)
+    found.check_is_cache()
+    return found
+
+
+def _show(values: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(values, ensure_ascii=False))
+        return
+    for name, value in values.items():
+        print(f"{name.replace('_', ' ')}: {value}")

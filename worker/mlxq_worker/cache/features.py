@@ -1,0 +1,60 @@
+"""Encoded pictures by their content: a picture seen before is not encoded again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from mlxq_worker.cache.block import Block
+from mlxq_worker.cache.chain import owners
+from mlxq_worker.cache.store import BlockStore, evaluate
+from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.vision import Vision
+
+
+class FeatureCache:
+    """Features by picture, or by all pictures of a prompt where these cannot be told apart.
+
+    ``start`` says all that makes the same bytes give other features: weights and the
+    processor's settings.
+    """
+
+    def __init__(self, store: BlockStore, start: bytes, media_tokens: Collection[int]) -> None:
+        self.store = store
+        self._start = start
+        self._media_tokens = media_tokens
+
+    def keys(self, prepared: Prepared) -> list[bytes]:
+        """Names of the prompt's pictures, in order."""
+        if not prepared.images or not self.store.on:
+            return []
+        _, names = owners(prepared, self._media_tokens)
+        return [hashlib.sha256(b"vision" + self._start + name).digest() for name in names]
+
+    def find(self, keys: Sequence[bytes]) -> Vision | None:
+        """What the encoder gave for these pictures; None unless all are known."""
+        blocks = self.store.run(keys)
+        if not keys or len(blocks) < len(keys):
+            return None
+        parts = zip(*(block.arrays for block in blocks), strict=True)
+        features, *deepstack = (mx.concatenate(list(part)) for part in parts)
+        return Vision(features, tuple(deepstack))
+
+    def keep(self, prepared: Prepared, vision: Vision) -> None:
+        """Store what the encoder gave for a prompt's pictures."""
+        if vision.features is None:
+            return
+        keys = self.keys(prepared)
+        whose, _ = owners(prepared, self._media_tokens)
+        whose = whose[whose >= 0]
+        blocks: list[Block] = []
+        for n, key in enumerate(keys):
+            if key not in self.store:
+                rows = mx.array(np.flatnonzero(whose == n))
+                arrays = [layer[rows] for layer in (vision.features, *vision.deepstack)]
+                blocks.append(Block(key, tuple(arrays)))
+        evaluate(blocks)
+        self.store.put(blocks)

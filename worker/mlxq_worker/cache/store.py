@@ -1,0 +1,94 @@
+"""Blocks in memory, bounded in bytes: what was used longest ago leaves first."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from mlxq_worker.cache.block import Block
+
+if TYPE_CHECKING:
+    from mlxq_worker.cache.disk import DiskTier
+
+
+class BlockStore:
+    """Blocks by name; behind it, where there is one, the SSD tier. Engine thread only.
+
+    ``max_bytes`` 0 keeps nothing in memory.
+    """
+
+    def __init__(self, max_bytes: int, disk: DiskTier | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._disk = disk
+        self._blocks: OrderedDict[bytes, Block] = OrderedDict()
+        self.nbytes = 0
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def on(self) -> bool:
+        """False if nothing is ever kept."""
+        return self._max_bytes > 0 or self._disk is not None
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._blocks
+
+    def run(self, keys: Sequence[bytes]) -> list[Block]:
+        """The blocks of ``keys`` up to the first that is not here; all count as used now."""
+        blocks: list[Block] = []
+        for key in keys:
+            block = self._blocks.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        # A block is of no use without those before it, so these are to leave later.
+        for block in reversed(blocks):
+            self._blocks.move_to_end(block.key)
+        self._offer(blocks)
+        return blocks
+
+    def put(self, blocks: Sequence[Block]) -> None:
+        """Keep blocks (a run, first to last) that are evaluated; one that is here stays."""
+        self._offer(blocks)
+        for block in reversed(blocks):
+            old = self._blocks.get(block.key)
+            if old is not None and len(old.arrays) < len(block.arrays):
+                self.nbytes -= old.nbytes
+                del self._blocks[block.key]
+                old = None
+            if old is None and block.nbytes <= self._max_bytes:
+                self._blocks[block.key] = block
+                self.nbytes += block.nbytes
+                self.counts["stored"] += 1
+            if block.key in self._blocks:
+                self._blocks.move_to_end(block.key)
+        self.shrink_to(self._max_bytes)
+
+    def _offer(self, blocks: Sequence[Block]) -> None:
+        """Let the SSD have what it wants, which is what was seen before."""
+        if self._disk is None:
+            return
+        for block in blocks:
+            if self._disk.wants(block.key):
+                self._disk.offer(block.to_host())
+
+    def shrink_to(self, nbytes: int) -> None:
+        """Drop what was used longest ago until no more than ``nbytes`` are held."""
+        while self.nbytes > max(nbytes, 0) and self._blocks:
+            _, block = self._blocks.popitem(last=False)
+            self.nbytes -= block.nbytes
+            self.counts["evicted"] += 1
+
+    def clear(self) -> None:
+        """Drop everything from memory."""
+        self.shrink_to(0)
+
+
+def evaluate(blocks: Sequence[Block]) -> None:
+    """Compute the blocks' arrays, so that no graph and no larger array lives on in them."""
+    mx.eval([block.arrays for block in blocks])

@@ -1,0 +1,125 @@
+"""What the caches know of a row, looked up before anything of it is computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from mlxq_worker.cache.caches import Caches
+from mlxq_worker.cache.chain import BLOCK
+from mlxq_worker.engine.row import Known, Row
+from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.vision import Vision
+
+
+class Recall:
+    """Between rows and caches. A hit that reaches beyond a row's pictures saves their encoding."""
+
+    def __init__(self, caches: Caches, media_tokens: frozenset[int]) -> None:
+        self._caches = caches
+        self._media_tokens = list(media_tokens)
+        self.counts: Counter[str] = Counter()
+
+    def ready(self, row: Row) -> bool:
+        """Look a prepared row up, once; False while the SSD still brings parts of it."""
+        if row.known is None:
+            row.known = self._look_up(row)
+        elif row.known.coming and all(future.done() for _, future in row.known.coming):
+            for store, future in row.known.coming:
+                self._caches.arrived(store, future.result())
+            row.known.coming.clear()
+            self._take(row, row.known)
+        return not row.known.coming
+
+    def wait(self, row: Row, seconds: float) -> None:
+        """Wait for what the SSD brings for a row, if there is nothing else to do."""
+        for _, future in row.known.coming if row.known else ():
+            try:
+                future.result(seconds)
+            except TimeoutError:
+                return
+
+    def _look_up(self, row: Row) -> Known:
+        prepared = row.prepared or Prepared([])
+        caches = self._caches
+        keys = caches.prefixes.keys(prepared, row.ids)
+        # The last token is always fed: the first step of decode needs its logits.
+        known = Known(keys[: (len(row.ids) - 1) // BLOCK], caches.features.keys(prepared))
+        wanted = ((caches.prefixes.store, known.keys), (caches.features.store, known.pictures))
+        for store, names in wanted:
+            future = caches.fetch(store, names)
+            if future is not None:
+                known.coming.append((store, future))
+        if not known.coming:
+            self._take(row, known)
+        return known
+
+    def _take(self, row: Row, known: Known) -> None:
+        known.blocks = self._caches.prefixes.find(known.keys)
+        if row.vision is None and row.prepared and row.prepared.images:
+            media = np.flatnonzero(np.isin(row.prepared.ids, self._media_tokens))
+            if media.size and len(known.blocks) * BLOCK > media[-1]:
+                row.vision = Vision(None)
+            else:
+                row.vision = self._caches.features.find(known.pictures)
+            self.counts["images_recalled"] += row.prepared.images if row.vision else 0
+
+    def cache(self, row: Row, unsplit: int) -> list[Any] | None:
+        """A cache after the row's known prefix, and ``row.fed`` set; None: nothing is known.
+
+        A prefix that ends within the first ``unsplit`` tokens cannot be gone on from.
+        """
+        known = row.known
+        fed = len(known.blocks) * BLOCK if known else 0
+        if known is None or not fed or fed < unsplit:
+            return None
+        cache = self._caches.prefixes.layout.restore(known.blocks)
+        row.fed = known.kept = fed
+        row.cached = min(fed, len(row.prompt))
+        self.counts["cached_tokens"] += row.cached
+        known.blocks = ()
+        return cache
+
+    def slice_end(self, row: Row, start: int, end: int, unsplit: int) -> int:
+        """Where a slice ends that would end at ``end``: at a block's border if states count."""
+        if not (
+            self._caches.prefixes.layout.moving and row.prepared and row.known and row.known.keys
+        ):
+            return end
+        last = min(row.prepared.stable or len(row.prompt), len(row.ids) - 1) // BLOCK * BLOCK
+        border = last if start < last <= end else end - end % BLOCK
+        if border <= start or border < unsplit or (end == len(row.ids) - 1 and border != last):
+            return end
+        return border
+
+    def keep(self, row: Row) -> None:
+        """Store what was fed so far, so that rows that wait already find it."""
+        known, filling = row.known, row.filling
+        if known is not None and filling is not None:
+            prefixes = self._caches.prefixes
+            known.kept = prefixes.keep(known.keys, filling.cache, row.fed, known.kept)
+
+    def keep_vision(self, row: Row) -> None:
+        """Store the pictures of a row that have just been encoded."""
+        if row.prepared is not None and row.vision is not None:
+            self._caches.features.keep(row.prepared, row.vision)
+
+    def close(self) -> None:
+        """Forget nothing that the SSD still has to write."""
+        self._caches.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the caches hold in memory."""
+        return self._caches.nbytes
+
+    def make_room(self, nbytes: int) -> None:
+        """Give memory up for running rows."""
+        self._caches.make_room(nbytes)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of hits, and of the caches."""
+        found = {name: self.counts[name] for name in ("cached_tokens", "images_recalled")}
+        return {**found, **self._caches.stats()}

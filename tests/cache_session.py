@@ -33,14 +33,23 @@ class Session:
             },
         )
         self.count = 0
+        self.cached_tokens: list[int] = []
+        """Of the prompts asked last."""
+
+    @property
+    def cached(self) -> int:
+        """Cached tokens of the prompt asked last."""
+        return self.cached_tokens[-1]
 
     def ask(self, *prompts: Prepared, tokens: int = 10) -> list[list[int]]:
         """Greedy tokens of prompts that come at once."""
         said: dict[str, list[int]] = {}
+        cached = dict[str, int]()
         requests = []
         for prepared in prompts:
             self.count += 1
             said[str(self.count)] = []
+            cached[str(self.count)] = 0
             sampling = Sampling(max_tokens=tokens)
             requests.append(Request(str(self.count), prepared=prepared, sampling=sampling))
         self.generator.insert(requests)
@@ -50,7 +59,8 @@ class Session:
                 if response.token is not None:
                     said[response.request_id].append(response.token)
                 if response.usage:
-                    self.cached = response.usage.cached_tokens
+                    cached[response.request_id] = response.usage.cached_tokens
+        self.cached_tokens = list(cached.values())
         return list(said.values())
 
 

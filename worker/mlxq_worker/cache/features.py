@@ -36,9 +36,10 @@ class FeatureCache:
 
     def find(self, keys: Sequence[bytes]) -> Vision | None:
         """What the encoder gave for these pictures; None unless all are known."""
-        blocks = self.store.run(keys)
+        blocks = self.store.peek(keys)
         if not keys or len(blocks) < len(keys):
             return None
+        self.store.use(blocks)
         parts = zip(*(block.arrays for block in blocks), strict=True)
         features, *deepstack = (mx.concatenate(list(part)) for part in parts)
         return Vision(features, tuple(deepstack))

@@ -31,7 +31,7 @@ class PrefixCache:
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Block]:
         """The longest known run of blocks that can be taken up."""
-        return self.layout.prefix(self.store.run(keys))
+        return self.layout.prefix(self.store.peek(keys))
 
     def keep(self, keys: Sequence[bytes], cache: list[Any], fed: int, kept: int) -> int:
         """Store the whole blocks of a row's own cache between ``kept`` and ``fed`` tokens.

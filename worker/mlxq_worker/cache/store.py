@@ -38,19 +38,23 @@ class BlockStore:
     def __contains__(self, key: bytes) -> bool:
         return key in self._blocks
 
-    def run(self, keys: Sequence[bytes]) -> list[Block]:
-        """The blocks of ``keys`` up to the first that is not here; all count as used now."""
+    def peek(self, keys: Sequence[bytes]) -> list[Block]:
+        """The blocks of ``keys`` up to the first that is not here."""
         blocks: list[Block] = []
         for key in keys:
             block = self._blocks.get(key)
             if block is None:
                 break
             blocks.append(block)
+        return blocks
+
+    def use(self, blocks: Sequence[Block]) -> None:
+        """Note that a run of blocks is taken up now."""
         # A block is of no use without those before it, so these are to leave later.
         for block in reversed(blocks):
-            self._blocks.move_to_end(block.key)
+            if block.key in self._blocks:
+                self._blocks.move_to_end(block.key)
         self._offer(blocks)
-        return blocks
 
     def put(self, blocks: Sequence[Block]) -> None:
         """Keep blocks (a run, first to last) that are evaluated; one that is here stays."""

@@ -35,7 +35,7 @@ class PrefillPlan:
 
     def __iter__(self) -> Iterator[tuple[Row, int]]:
         for row in self._rows:
-            if self._left >= min(self._least, len(row.ids) - row.fed):
+            if self._left >= min(self._least, row.left):
                 row.starved = 0
                 yield row, self._left
             else:
@@ -47,7 +47,7 @@ class PrefillPlan:
         for row in self._rows:
             if left < self._least:
                 break
-            left -= len(row.ids) - row.fed
+            left -= row.left
             if row.filling is None and row.vision is None and row.prepared and row.prepared.images:
                 rows.append(row)
         return rows
@@ -59,7 +59,7 @@ class PrefillPlan:
 
 def _turn(row: Row) -> tuple[bool, int]:
     aged = row.starved >= AGED
-    return (not aged, row.uid if aged else len(row.ids) - row.fed)
+    return (not aged, row.uid if aged else row.left)
 
 
 class Prefill:
@@ -128,8 +128,9 @@ class Prefill:
         alone = row.prepared.images if row.vision is None else 0
         embedded = self._adapter.embed(row.prepared, row.vision)
         mx.eval(embedded.arrays)
-        row.vision, row.rope_delta = None, embedded.rope_delta
+        row.rope_delta = embedded.rope_delta
         cache = self._recall.cache(row, embedded.unsplit)
+        row.vision = None
         row.filling = Filling(embedded, cache or self._adapter.make_cache())
         if alone:
             self.images += alone

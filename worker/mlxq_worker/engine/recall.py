@@ -23,15 +23,18 @@ class Recall:
         self.counts: Counter[str] = Counter()
 
     def ready(self, row: Row) -> bool:
-        """Look a prepared row up, once; False while the SSD still brings parts of it."""
-        if row.known is None:
-            row.known = self._look_up(row)
-        elif row.known.coming and all(future.done() for _, future in row.known.coming):
-            for store, future in row.known.coming:
+        """Look up a row that has not begun; False while the SSD still brings parts of it."""
+        if row.filling is not None:
+            return True
+        known = row.known = row.known or self._look_up(row)
+        if known.coming and all(future.done() for _, future in known.coming):
+            for store, future in known.coming:
                 self._caches.arrived(store, future.result())
-            row.known.coming.clear()
-            self._take(row, row.known)
-        return not row.known.coming
+            known.coming.clear()
+        if known.coming:
+            return False
+        self._find(row, known)
+        return True
 
     def wait(self, row: Row, seconds: float) -> None:
         """Wait for what the SSD brings for a row, if there is nothing else to do."""
@@ -52,12 +55,16 @@ class Recall:
             future = caches.fetch(store, names)
             if future is not None:
                 known.coming.append((store, future))
-        if not known.coming:
-            self._take(row, known)
         return known
 
-    def _take(self, row: Row, known: Known) -> None:
-        known.blocks = self._caches.prefixes.find(known.keys)
+    def _find(self, row: Row, known: Known) -> None:
+        """What is there now: rows that began since may have stored more."""
+        prefixes = self._caches.prefixes
+        stored = prefixes.store.counts["stored"]
+        if known.seen == stored:
+            return
+        known.seen = stored
+        known.blocks = max(known.blocks, prefixes.find(known.keys), key=len)
         if row.vision is None and row.prepared and row.prepared.images:
             media = np.flatnonzero(np.isin(row.prepared.ids, self._media_tokens))
             if media.size and len(known.blocks) * BLOCK > media[-1]:
@@ -72,10 +79,15 @@ class Recall:
         A prefix that ends within the first ``unsplit`` tokens cannot be gone on from.
         """
         known = row.known
-        fed = len(known.blocks) * BLOCK if known else 0
-        if known is None or not fed or fed < unsplit:
+        if known is None:
             return None
-        cache = self._caches.prefixes.layout.restore(known.blocks)
+        self._find(row, known)
+        fed = len(known.blocks) * BLOCK
+        if not fed or fed < unsplit:
+            return None
+        prefixes = self._caches.prefixes
+        prefixes.store.use(known.blocks)
+        cache = prefixes.layout.restore(known.blocks)
         row.fed = known.kept = fed
         row.cached = min(fed, len(row.prompt))
         self.counts["cached_tokens"] += row.cached

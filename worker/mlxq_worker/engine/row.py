@@ -10,6 +10,7 @@ from typing import Any
 
 from mlxq_schemas import FinishReason, Usage
 from mlxq_worker.cache.block import Block
+from mlxq_worker.cache.chain import BLOCK
 from mlxq_worker.cache.host import HostBlock
 from mlxq_worker.cache.store import BlockStore
 from mlxq_worker.engine.request import Request, Times
@@ -34,12 +35,14 @@ class Filling:
 class Known:
     """``keys`` name the row's blocks, ``pictures`` its pictures; ``blocks`` is what it takes up.
 
-    ``kept``: to how many tokens the row's blocks are stored. ``coming``: what the SSD brings.
+    ``seen``: how much was stored when they were looked up. ``kept``: to how many tokens the row's
+    own blocks are stored. ``coming``: what the SSD brings.
     """
 
     keys: list[bytes]
     pictures: list[bytes]
     blocks: Sequence[Block] = ()
+    seen: int = -1
     kept: int = 0
     coming: list[Coming] = field(default_factory=list["Coming"])
 
@@ -97,6 +100,12 @@ class Row:
     def nbytes(self) -> int:
         """Bytes of the row's own cache, during prefill."""
         return sum(int(layer.nbytes) for layer in self.filling.cache) if self.filling else 0
+
+    @property
+    def left(self) -> int:
+        """Tokens to feed yet, as far as is known before the row begins."""
+        taken = len(self.known.blocks) * BLOCK if self.known and self.filling is None else self.fed
+        return len(self.prompt) + len(self.tokens) - taken
 
     def restart(self, suspicion: int | None = None) -> None:
         """Forget the caches: what is known is prefilled again; generation goes on from there."""

@@ -46,11 +46,12 @@ def test_shell_lines(redis_client: redis.Redis, queue: str) -> None:
 
 
 def test_picture_of_the_shell_lines_is_one() -> None:
-    from mlxq_worker.prepare.media import MediaPolicy, load_image
+    from mlxq_worker.prepare.media import MediaPolicy, fetch_image
 
     job = wire.decode_job(shell_lines("captions")[0][-1].encode(), "hello-1")
     [(_, ref)] = job.media()
-    assert load_image(ref, MediaPolicy(), lambda _: None).image.size == (8, 8)
+    image = fetch_image(ref, MediaPolicy(), lambda _: None).decode(MediaPolicy())
+    assert image.size == (8, 8)
 
 
 def test_python_blocks(redis_client: redis.Redis, server: EmbeddedServer, queue: str) -> None:
@@ -71,7 +72,7 @@ def test_every_key_is_named() -> None:
     keys = Keys("NAME")
     shown = [*keys.all_jobs(), keys.job("<id>"), keys.blob("<sha256>"), keys.events("<id>")]
     shown += [keys.tokens("<id>"), keys.result("<id>"), keys.results, keys.dead, keys.delayed]
-    shown += [keys.control, keys.workers, keys.worker("<name>")]
+    shown += [keys.sweeper, keys.control, keys.workers, keys.worker("<name>")]
     assert [key for key in shown if f"`{key.replace('mlxq:{NAME}', 'Q')}`" not in PAGE] == []
 
 

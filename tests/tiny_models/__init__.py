@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiny_models import builder, gemma, llava, qwen, text, tiles
-from tiny_models.family import Family
+from tiny_models.family import Family, wide
 from tiny_models.kin import KIN
 
 FAMILIES: dict[str, Family] = {
@@ -25,6 +25,11 @@ FAMILIES: dict[str, Family] = {
 }
 
 TEXT_ONLY = frozenset({"llama", "qwen3"})
+
+
+def build_wide(name: str, folder: Path) -> Path:
+    """The same family with heads of 32 values: fewer cannot be quantised."""
+    return builder.write(folder, wide(FAMILIES[name]))
 
 
 def build(name: str, folder: Path, seed: int = 0) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Ids = Mapping[str, int]
@@ -58,3 +58,20 @@ def image_processor(kind: str, **settings: Any) -> dict[str, Any]:
         "image_std": [0.5, 0.5, 0.5],
         **settings,
     }
+
+
+def wide(family: Family) -> Family:
+    """The family with half as many attention heads, each twice as large."""
+
+    def config(ids: Ids) -> dict[str, Any]:
+        whole = family.config(ids)
+        text = next((whole[key] for key in ("text_config", "llm_config") if key in whole), whole)
+        text |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+        if "head_dim" in text:
+            text["head_dim"] = 32
+        rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
+        if "mrope_section" in rope:
+            rope["mrope_section"] = [2 * n for n in rope["mrope_section"]]
+        return whole
+
+    return replace(family, config=config)

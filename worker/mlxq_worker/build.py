@@ -10,13 +10,15 @@ from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.engine.generator import BatchGenerator
 from mlxq_worker.models.load import LoadedModel, load_model
+from mlxq_worker.models.quantised import Quantisation
 from mlxq_worker.prepare.media import MediaPolicy
 from mlxq_worker.prepare.preparer import Preparer
 
 
-def build_backend(config: WorkerConfig) -> Backend:
+def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
     """Load the model in the calling thread, which then owns all MLX work.
 
+    ``write_at``: what was seen so often goes to ``cache_dir``.
     Raises :class:`~mlxq_schemas.errors.ModelNotLoaded`.
     """
     loaded = load_model(config.model, config.dtype)
@@ -36,21 +38,28 @@ def build_backend(config: WorkerConfig) -> Backend:
         max_cache_bytes=config.max_cache_bytes,
         prefix_cache_bytes=config.prefix_cache_bytes,
         feature_cache_bytes=config.feature_cache_bytes,
+        quantisation=_quantisation(config),
         identity=f"{loaded.identity}:{config.dtype}",
-        disk=_disk(config),
+        disk=_disk(config, write_at),
         eos=loaded.eos,
         context=loaded.context,
     )
     return Backend(
         generator=generator,
-        prepare=Preparer(loaded.processor, policy, loaded.context),
+        prepare=Preparer(loaded.processor, policy, loaded.context, config.input_cache_bytes),
         names=_names(loaded, config.model_name),
         identity=loaded.identity,
         max_rows=config.max_rows,
     )
 
 
-def _disk(config: WorkerConfig) -> DiskTier | None:
+def _quantisation(config: WorkerConfig) -> Quantisation | None:
+    if config.kv_bits is None:
+        return None
+    return Quantisation(config.kv_bits, config.kv_group_size, config.kv_start)
+
+
+def _disk(config: WorkerConfig, write_at: int) -> DiskTier | None:
     if config.cache_dir is None:
         return None
     return DiskTier(
@@ -58,6 +67,7 @@ def _disk(config: WorkerConfig) -> DiskTier | None:
         max_bytes=config.cache_dir_bytes,
         layout=LAYOUT,
         write_budget=config.cache_write_budget,
+        admit_at=write_at,
     )
 
 

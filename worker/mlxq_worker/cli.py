@@ -82,12 +82,25 @@ def run(
     max_cache_bytes: Annotated[
         int, _option("--max-cache-bytes", "Most bytes of KV cache; 0: no limit.")
     ] = _DEFAULT.max_cache_bytes,
+    kv_bits: Annotated[
+        int | None,
+        _option("--kv-bits", "Keys and values of decoding rows in 8, 6, 4, 3 or 2 bits."),
+    ] = None,
+    kv_group_size: Annotated[
+        int, _option("--kv-group-size", "Values that share a scale: 32, 64 or 128.")
+    ] = _DEFAULT.kv_group_size,
+    kv_start: Annotated[
+        int, _option("--kv-start", "Rows of fewer tokens stay in full precision.")
+    ] = _DEFAULT.kv_start,
     prefix_cache_bytes: Annotated[
         int, _option("--prefix-cache-bytes", "Memory for prompts' beginnings; 0: off.")
     ] = _DEFAULT.prefix_cache_bytes,
     feature_cache_bytes: Annotated[
         int, _option("--feature-cache-bytes", "Memory for encoded pictures; 0: off.")
     ] = _DEFAULT.feature_cache_bytes,
+    input_cache_bytes: Annotated[
+        int, _option("--input-cache-bytes", "Memory for decoded and processed pictures; 0: off.")
+    ] = _DEFAULT.input_cache_bytes,
     cache_dir: Annotated[
         Path | None, _option("--cache-dir", "Folder that keeps both over restarts.")
     ] = None,

@@ -54,8 +54,11 @@ class WorkerConfig(BaseModel):
     ``model``: a folder, a Hugging Face id, None for the bundled model, or ``noop:[SECONDS]`` for
     an echo without a model (seconds per token). ``model_name``: one more name that jobs may use.
     ``max_cache_bytes``: most bytes of KV cache (0: no limit); rows are admitted by it.
+    ``kv_bits``: keys and values of decoding rows in so few bits (None: as they are), one scale
+    for ``kv_group_size`` values, in rows of at least ``kv_start`` tokens.
     ``prefix_cache_bytes`` and ``feature_cache_bytes``: most memory for prompts' beginnings and
-    encoded pictures (0: off). ``cache_dir``: keep them on disk too, ``cache_dir_bytes`` at most,
+    encoded pictures (0: off), ``input_cache_bytes`` for pictures made ready to be encoded.
+    ``cache_dir``: keep them on disk too, ``cache_dir_bytes`` at most,
     and no more than ``cache_write_budget`` bytes written a day (0: no limit).
     ``max_attempts`` and ``retry_delay``: tries of a job that meets errors that may pass, and
     seconds before the second one (then doubled). ``look_ahead``: jobs prepared while all rows are busy (None: half of ``max_rows``, at least
@@ -73,8 +76,12 @@ class WorkerConfig(BaseModel):
     max_rows: int = Field(default=16, ge=1, le=4096)
     prefill_step: int = Field(default=1024, ge=1)
     max_cache_bytes: int = Field(default=0, ge=0)
+    kv_bits: Literal[2, 3, 4, 6, 8] | None = None
+    kv_group_size: Literal[32, 64, 128] = 64
+    kv_start: int = Field(default=0, ge=0)
     prefix_cache_bytes: int = Field(default=1 << 30, ge=0)
     feature_cache_bytes: int = Field(default=256 << 20, ge=0)
+    input_cache_bytes: int = Field(default=256 << 20, ge=0)
     cache_dir: Path | None = None
     cache_dir_bytes: int = Field(default=20 << 30, ge=1)
     cache_write_budget: int = Field(default=0, ge=0)

@@ -16,6 +16,7 @@ from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.sampler import Sampler
 from mlxq_worker.models import caches
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.quantised import Quantisation
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,15 @@ class DecodeBatch:
     never waits for Python. ``_pending`` [rows] are the tokens to feed: where ``_sampled`` is
     True the model generated that token (else it is the last token of the row's prompt), and
     where ``_unread`` is True it is not yet known here. ``suspicion`` is set while the batch is
-    one half of a batch whose step failed.
+    one half of a batch whose step failed. ``how``: keys and values are quantised.
     """
 
-    def __init__(self, adapter: Adapter, suspicion: int | None = None) -> None:
+    def __init__(
+        self, adapter: Adapter, suspicion: int | None = None, how: Quantisation | None = None
+    ) -> None:
         self._adapter = adapter
         self.suspicion = suspicion
+        self.how = how
         self.rows: list[Row] = []
         self._cache: list[Any] = []
         self._pending: mx.array | None = None
@@ -63,7 +67,7 @@ class DecodeBatch:
         """Add rows whose whole prompt but its last token is in their own caches."""
         if not newcomers:
             return
-        merged = caches.merge([row.filling.cache for row in newcomers if row.filling])
+        merged = caches.merge([row.filling.cache for row in newcomers if row.filling], self.how)
         if self.rows:
             caches.extend(self._cache, merged)
         else:

@@ -9,6 +9,7 @@ from mlxq_schemas.errors import GenerationFailed
 from mlxq_worker.engine.batch import DecodeBatch, Step
 from mlxq_worker.engine.row import Row
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.quantised import Quantisation
 
 SLACK = 4096
 """Padding, in tokens, that is always allowed: below it one batch beats two."""
@@ -26,8 +27,9 @@ class Cohorts:
     happened, since a restarted row repeats its tokens exactly.
     """
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, how: Quantisation | None = None) -> None:
         self._adapter = adapter
+        self._how = how
         self._batches: list[DecodeBatch] = []
         self._new_suspicion = count(1)
 
@@ -58,8 +60,9 @@ class Cohorts:
 
     def _place(self, row: Row, chosen: dict[int, tuple[DecodeBatch, list[Row]]]) -> DecodeBatch:
         best: tuple[int, DecodeBatch] | None = None
+        how = self._how if self._how and row.fed >= self._how.start else None
         for batch in self._batches:
-            if batch.suspicion != row.suspicion:
+            if batch.suspicion != row.suspicion or batch.how != how:
                 continue
             joining = chosen.get(id(batch), (batch, []))[1]
             lengths = [other.fed for other in (*batch.rows, *joining)] + [row.fed]
@@ -68,7 +71,7 @@ class Cohorts:
                 best = (padding, batch)
         if best is not None:
             return best[1]
-        fresh = DecodeBatch(self._adapter, suspicion=row.suspicion)
+        fresh = DecodeBatch(self._adapter, row.suspicion, how)
         self._batches.append(fresh)
         return fresh
 

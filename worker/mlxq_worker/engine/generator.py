@@ -22,6 +22,7 @@ from mlxq_worker.engine.text import StopMatcher, make_detokenizers
 from mlxq_worker.engine.waiting import WaitingLine
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.quantised import Quantisation, check
 from mlxq_worker.models.registry import adapter_for
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class BatchGenerator:
     that their tokens do not stall. ``max_cache_bytes``: most bytes of KV cache (0: no limit);
     rows are admitted by it, and the youngest are preempted when growth exceeds it. ``eos``: ids
     that end a row (default: those of the model's config and tokenizer). ``context``: most tokens
-    of prompt and answer together. ``prefix_cache_bytes`` and ``feature_cache_bytes``: most
+    of prompt and answer together. ``quantisation`` of decoding rows' keys and
+    values gives up exactness. ``prefix_cache_bytes`` and ``feature_cache_bytes``: most
     bytes of remembered prefixes and pictures (0: off); ``disk`` keeps them over restarts, under
     ``identity``, which must name weights and processor settings.
     """
@@ -70,6 +72,7 @@ class BatchGenerator:
         context: int = 2**31,
         prefix_cache_bytes: int = 0,
         feature_cache_bytes: int = 0,
+        quantisation: Quantisation | None = None,
         identity: str = "",
         disk: DiskTier | None = None,
     ) -> None:
@@ -96,7 +99,9 @@ class BatchGenerator:
         )
         self._recall = Recall(caches, self._adapter.media_tokens)
         self._prefill = Prefill(self._adapter, self._recall)
-        self._decoding = Cohorts(self._adapter)
+        if quantisation is not None:
+            check(self._adapter, quantisation)
+        self._decoding = Cohorts(self._adapter, quantisation)
         self._aborts: deque[str] = deque()
         self._last_uid = 0
         self._counts: Counter[str] = Counter()

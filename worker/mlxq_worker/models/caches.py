@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
-
-def merge(caches: Sequence[list[Any]]) -> list[Any]:
-    """Batch caches, one a layer, of rows' unbatched ones; row order is kept."""
-    layers = zip(*caches, strict=True)
-    return [type(layer[0]).merge(list(layer)) for layer in layers]
+from mlxq_worker.models.quantised import merge
 
 
 def extend(caches: list[Any], others: list[Any]) -> None:
@@ -23,3 +18,6 @@ def extend(caches: list[Any], others: list[Any]) -> None:
         # A row with nothing in its cache yet would widen the type of all keys and values.
         if types and cache.keys.dtype != types[0]:
             cache.keys, cache.values = cache.keys.astype(types[0]), cache.values.astype(types[0])
+
+
+__all__ = ["extend", "merge"]

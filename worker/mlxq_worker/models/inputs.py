@@ -34,10 +34,10 @@ def build_inputs(
     not have one placeholder for each picture, :class:`MediaError` for pictures that the model's
     processor refuses, such as very long and thin ones.
     """
-    _check_placeholders(processor, text, len(images))
+    check_placeholders(processor, text, len(images))
     tokenizer = getattr(processor, "tokenizer", processor)
     if not images:
-        return Prepared(_one_start(tokenizer(text)["input_ids"], tokenizer))
+        return Prepared(one_start(tokenizer(text)["input_ids"], tokenizer))
     # Options for the tokenizer would reach the image processors of some families, so the
     # tokenizer adds its start token where it does so, and a doubled one is dropped.
     options = _OPTIONS.get(type(processor).__name__, {})
@@ -50,17 +50,24 @@ def build_inputs(
         for name, value in outputs.items()
         if name not in _NOT_FOR_MODEL and value is not None
     }
-    ids = _one_start(np.asarray(outputs["input_ids"]).reshape(-1), tokenizer)
+    ids = one_start(np.asarray(outputs["input_ids"]).reshape(-1), tokenizer)
     cut = np.asarray(outputs["input_ids"]).size - len(ids)
     if cut and "mm_token_type_ids" in arrays:
         arrays["mm_token_type_ids"] = np.asarray(arrays["mm_token_type_ids"])[:, cut:]
     return Prepared(ids, arrays, tuple(media), len(images))
 
 
-def _check_placeholders(processor: Any, text: str, images: int) -> None:
+def placeholder_of(processor: Any) -> str | None:
+    """The word that stands for a picture in templated text; None: the model takes none."""
     own = getattr(processor, "image_token", None)
-    placeholder = _PLACEHOLDER.get(type(processor).__name__, own)
-    if not isinstance(placeholder, str) or not hasattr(processor, "image_processor"):
+    word = _PLACEHOLDER.get(type(processor).__name__, own)
+    return word if isinstance(word, str) and hasattr(processor, "image_processor") else None
+
+
+def check_placeholders(processor: Any, text: str, images: int) -> None:
+    """Raise :class:`InvalidJob` unless the text has one placeholder for each picture."""
+    placeholder = placeholder_of(processor)
+    if placeholder is None:
         if images:
             raise InvalidJob("this model takes no images: send text only")
         return
@@ -70,7 +77,8 @@ def _check_placeholders(processor: Any, text: str, images: int) -> None:
             f"the prompt holds {found} image placeholders ({placeholder}) for "
             f"{images} images; leave that word out of the text"
         )
-    others = (own, *(getattr(processor, f"{kind}_token", None) for kind in ("video", "audio")))
+    kinds = ("image", "video", "audio")
+    others = [getattr(processor, f"{kind}_token", None) for kind in kinds]
     for word in others:
         if word and word != placeholder and word in text and _is_token(processor.tokenizer, word):
             raise InvalidJob(
@@ -82,7 +90,7 @@ def _is_token(tokenizer: Any, word: str) -> bool:
     return tokenizer.convert_tokens_to_ids(word) not in {None, tokenizer.unk_token_id}
 
 
-def _one_start(ids: Any, tokenizer: Any) -> list[int]:
+def one_start(ids: Any, tokenizer: Any) -> list[int]:
     """``ids`` with one start token, where template and tokenizer have both set one."""
     ids = [int(i) for i in ids]
     start = getattr(tokenizer, "bos_token_id", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ from mlxq_schemas.errors import JobError, PromptTooLong
 from mlxq_worker.backend import BlobReader
 from mlxq_worker.engine.request import Request
 from mlxq_worker.models.inputs import build_inputs
-from mlxq_worker.prepare.media import MediaPolicy, load_image
+from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.prepare.media import FetchedImage, MediaPolicy, fetch_image
+from mlxq_worker.prepare.memo import Memo
 from mlxq_worker.prepare.prompt import render_prompt, stable_tokens
 
 _MOST_CHARS = 8
@@ -21,26 +24,25 @@ _PRIORITY = {"high": 1, "normal": 0, "low": -1}
 class Preparer:
     """Loads media, renders the template, tokenises.
 
-    ``processor`` is the model's own; ``context`` the most tokens of prompt and answer together.
+    ``processor`` is the model's own; ``context`` the most tokens of prompt and answer together;
+    ``memo_bytes`` the most memory for inputs that may come again (0: off).
     """
 
-    def __init__(self, processor: Any, policy: MediaPolicy, context: int) -> None:
+    def __init__(
+        self, processor: Any, policy: MediaPolicy, context: int, memo_bytes: int = 0
+    ) -> None:
         self._processor = processor
         self._policy = policy
         self._context = context
+        self._memo = Memo(processor, memo_bytes)
 
     def __call__(self, job: Job, read_blob: BlobReader) -> Request:
         """The request that answers ``job``; raises a :class:`JobError` that says why not."""
-        loaded = [load_image(ref, self._policy, read_blob) for _, ref in job.media()]
+        images = [fetch_image(ref, self._policy, read_blob) for _, ref in job.media()]
         text = render_prompt(self._processor, job)
         self._check_length(job, text)
         try:
-            prepared = build_inputs(
-                self._processor,
-                text,
-                [item.image for item in loaded],
-                [item.sha256 for item in loaded],
-            )
+            prepared = self._inputs(text, images)
         except JobError as error:
             raise type(error)(f"job {job.id}: {error.message}") from error
         if len(prepared.ids) >= self._context:
@@ -56,6 +58,16 @@ class Preparer:
             priority=_PRIORITY[job.priority],
             logprobs=job.logprobs,
         )
+
+    def _inputs(self, text: str, images: Sequence[FetchedImage]) -> Prepared:
+        media = tuple(image.sha256 for image in images)
+        known = self._memo.find(text, media) if images else None
+        if known is not None:
+            return known
+        pictures = [image.decode(self._policy) for image in images]
+        prepared = build_inputs(self._processor, text, pictures, media)
+        self._memo.keep(text, prepared)
+        return prepared
 
     def _check_length(self, job: Job, text: str) -> None:
         """Refuse by its beginning a text that is far too long.

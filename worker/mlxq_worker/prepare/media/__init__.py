@@ -16,19 +16,30 @@ from mlxq_worker.prepare.media.naming import called
 from mlxq_worker.prepare.media.policy import MediaPolicy
 from mlxq_worker.prepare.media.source import BlobReader, read_source
 
-__all__ = ["BlobReader", "LoadedImage", "MediaPolicy", "decode_image", "load_image", "read_source"]
+__all__ = [
+    "BlobReader",
+    "FetchedImage",
+    "MediaPolicy",
+    "decode_image",
+    "fetch_image",
+    "read_source",
+]
 
 
 @dataclass(frozen=True)
-class LoadedImage:
-    """A decoded RGB image, and the hex sha256 of the bytes it came from."""
+class FetchedImage:
+    """An image's bytes and their hex sha256; ``name`` is how messages call it."""
 
-    image: Image
+    data: bytes
     sha256: str
+    name: str
+
+    def decode(self, policy: MediaPolicy) -> Image:
+        """Check it and decode it to RGB. Raises :class:`~mlxq_schemas.errors.MediaError`."""
+        return decode_image(self.data, self.name, policy)
 
 
-def load_image(ref: MediaRef, policy: MediaPolicy, read_blob: BlobReader) -> LoadedImage:
-    """Fetch, check and decode one image. Raises :class:`~mlxq_schemas.errors.MediaError`."""
+def fetch_image(ref: MediaRef, policy: MediaPolicy, read_blob: BlobReader) -> FetchedImage:
+    """The bytes of one image. Raises :class:`~mlxq_schemas.errors.MediaError`."""
     data = read_source(ref, policy, read_blob)
-    image = decode_image(data, called(ref), policy)
-    return LoadedImage(image, hashlib.sha256(data).hexdigest())
+    return FetchedImage(data, hashlib.sha256(data).hexdigest(), called(ref))

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check format test test-all bench demo build clean
+.PHONY: setup check format test test-all chaos bench demo build clean
 
 setup: $(BIN)/mlxq ## virtual environment with everything a developer needs
 
@@ -25,6 +25,9 @@ test: setup
 
 test-all: setup ## with the slow tests and those that kill processes
 	$(BIN)/pytest -m "not bench and not gpu"
+
+chaos: setup ## the long form: about half an hour; prints a table of what was done and what came of it
+	cd tests && ../$(BIN)/python -m chaos
 
 bench: setup
 	$(BIN)/pytest -m bench -s

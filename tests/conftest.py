@@ -32,7 +32,7 @@ settings.load_profile("mlxq")
 # A shell's background jobs ignore Ctrl-C, and so would every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-UNENDED = {None, b"queued", b"running"}
+UNENDED = {None, b"queued", b"delayed", b"running"}
 NO_TTL = -1
 
 

@@ -21,6 +21,7 @@ from mlxq_schemas import (
     Keys,
     Queued,
     Result,
+    Retrying,
     Started,
     Token,
 )
@@ -29,6 +30,7 @@ from mlxq_schemas.wire import decode_event, decode_result, encode_event, encode_
 
 TTL = 60
 DEAD_TTL = 600
+IDLE_MS = 30 * 24 * 3600 * 1000
 
 
 @dataclass
@@ -52,11 +54,11 @@ class LuaWorker:
     def submit(self, job: Job, *, max_depth: int = 0) -> list[bytes]:
         k = self.keys
         stored = [k.job(job.id), k.events(job.id), k.jobs(job.priority), *k.all_jobs()]
-        stored.append(k.result(job.id))
+        stored += [k.result(job.id), k.delayed]
         queued, now = encode_event(Queued(job=job.id)), time.time()
         channel = k.tokens(job.id)
         args = (job.id, encode_job(job), job.digest(), queued, channel, now, max_depth)
-        return self.run("submit", stored, *args)
+        return self.run("submit", stored, *args, job.not_before or 0)
 
     def cancel(self, job_id: str) -> bytes:
         k = self.keys
@@ -64,7 +66,17 @@ class LuaWorker:
         event = encode_event(Cancelled(job=job_id))
         result = encode_event(Result(job=job_id, type="cancelled"))
         args = (job_id, GROUP, event, result, k.tokens(job_id), time.time(), TTL)
-        return self.run("cancel", [*stored, *k.all_jobs()], *args)
+        return self.run("cancel", [*stored, k.delayed, *k.all_jobs()], *args)
+
+    def revive(self, job_id: str, row: bytes) -> bytes:
+        k = self.keys
+        stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.dead, *k.all_jobs()]
+        event = encode_event(Retrying(job=job_id, code="revived", message="", restart=True))
+        return self.run("revive", stored, job_id, row, event, k.tokens(job_id), time.time())
+
+    def forget(self, job_id: str, row: bytes) -> int:
+        k = self.keys
+        return self.run("forget", [k.job(job_id), k.events(job_id), k.result(job_id), k.dead], row)
 
     # The worker's side
 
@@ -89,21 +101,46 @@ class LuaWorker:
         stored = [k.job(job_id), k.events(job_id)]
         return self.run("append", stored, epoch, k.tokens(job_id), *packed)
 
-    def finish(self, job_id: str, epoch: int, entry: bytes, text: str = "", code: str = "") -> int:
+    def finish(
+        self,
+        job_id: str,
+        epoch: int,
+        entry: bytes,
+        text: str = "",
+        code: str = "",
+        event: BaseEvent | None = None,
+    ) -> int:
+        """End a job as finished, as failed if there is a ``code``, or by another ``event``."""
         k = self.keys
         stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.results, k.dead, k.jobs()]
-        event: BaseEvent = Finished(job=job_id, reason="stop", text=text)
         if code:
             event = Failed(job=job_id, code=code, message="why")
+        event = event or Finished(job=job_id, reason="stop", text=text)
         result = Result.model_validate({**event.model_dump(), "text": text})
-        state = "failed" if code else "finished"
-        args = (epoch, job_id, state, encode_event(event), encode_event(result))
+        args = (epoch, job_id, result.type, encode_event(event), encode_event(result))
         times = (k.tokens(job_id), time.time(), TTL, GROUP, entry)
         return self.run("finish", stored, *args, *times, code, "why" if code else "", DEAD_TTL)
 
+    def retry(
+        self, job_id: str, epoch: int, entry: bytes, *events: BaseEvent, due: float = 0.0
+    ) -> int:
+        k = self.keys
+        event = encode_event(Retrying(job=job_id, code="media_fetch_failed", message="why"))
+        stored = [k.job(job_id), k.events(job_id), k.jobs(), k.delayed]
+        args = (epoch, job_id, k.tokens(job_id), event, due, GROUP, entry, 1)
+        return self.run("retry", stored, *args, *map(encode_event, events))
+
+    def promote(self, job_id: str, now: float | None = None) -> int:
+        k = self.keys
+        now = time.time() if now is None else now
+        return self.run("promote", [k.job(job_id), k.delayed, *k.all_jobs()], job_id, now)
+
+    def begin(self, job_id: str, epoch: int) -> int:
+        return self.run("begin", [self.keys.job(job_id)], epoch)
+
     def hand_back(self, job_id: str, epoch: int, entry: bytes) -> int:
         k = self.keys
-        args = (epoch, GROUP, self.name, entry, 10_000_000)
+        args = (epoch, GROUP, self.name, entry, IDLE_MS)
         return self.run("hand_back", [k.job(job_id), k.jobs()], *args)
 
     def renew(self, *entries: bytes) -> list[bytes]:

@@ -1,10 +1,11 @@
-"""A TCP proxy in front of a server, which loses replies and cuts connections when told to."""
+"""A TCP proxy in front of a server: it loses replies, delays and cuts when told to."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -14,30 +15,39 @@ class TcpProxy:
     """Forwards bytes both ways; ``url`` is the Redis URL through it.
 
     ``swallow(mark)``: the next request with ``mark`` in it reaches the server, its reply does
-    not come back, and its connection is cut. ``cut()`` ends all connections.
+    not come back, and its connection is cut. ``delay(mark, seconds)``: the next such request is
+    held up. ``cut()`` ends all connections.
     """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._target = (parts.hostname or "127.0.0.1", parts.port or 6379)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._marks: list[bytes] = []
+        self._marks: list[tuple[bytes, float | None]] = []  # None: swallow, else seconds
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lock = threading.Lock()
         self.swallowed = 0
+        self.delayed = 0
+        self.delaying = 0
         port = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{port}/0"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def swallow(self, mark: str) -> None:
         with self._lock:
-            self._marks.append(mark.encode())
+            self._marks.append((mark.encode(), None))
 
-    def cut(self) -> None:
+    def delay(self, mark: str, seconds: float) -> None:
+        with self._lock:
+            self._marks.append((mark.encode(), seconds))
+
+    def cut(self) -> int:
+        """How many connections it ended."""
         with self._lock:
             pairs = list(self._pairs)
         for pair in pairs:
             self._end(pair)
+        return len(pairs)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -86,20 +96,30 @@ class TcpProxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 20):
-                if up and self._marked(data):
+                if up and self._swallows(data):
                     muted.set()
                 if not up and muted.is_set():
                     break  # the server has answered, so it has done it
                 sink.sendall(data)
         self._end(pair)
 
-    def _marked(self, data: bytes) -> bool:
+    def _swallows(self, data: bytes) -> bool:
+        """True if the reply to this request shall be lost; waits first if it shall be late."""
         with self._lock:
-            found = next((mark for mark in self._marks if mark in data), None)
-            if found is not None:
-                self._marks.remove(found)
+            found = next((item for item in self._marks if item[0] in data), None)
+            if found is None:
+                return False
+            self._marks.remove(found)
+            seconds = found[1]
+            if seconds is None:
                 self.swallowed += 1
-        return found is not None
+                return True
+            self.delaying += 1
+        time.sleep(seconds)
+        with self._lock:
+            self.delaying -= 1
+            self.delayed += 1
+        return False
 
     def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,14 +25,14 @@ def eventually(condition: Callable[[], object], what: str = "it") -> None:
 
 
 class WorkerProcess:
-    """``python -m mlxq_worker`` as a child; its log is in ``log``."""
+    """``python -m mlxq_worker``, or another ``program``, as a child; its log is in ``log``."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(
+        self, log: Path, *arguments: str, program: Sequence[str] = ("-m", "mlxq_worker")
+    ) -> None:
         self._path = log
         self._file = log.open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mlxq_worker", *arguments], stderr=self._file
-        )
+        self.process = subprocess.Popen([sys.executable, *program, *arguments], stderr=self._file)
 
     @property
     def log(self) -> str:
@@ -60,5 +60,8 @@ class WorkerProcess:
             self.kill()
         self._file.close()
 
+
+HARMFUL = (str(Path(__file__).with_name("harmful_worker.py")),)
+"""The program of a worker whose prompts can do harm."""
 
 StartWorker = Callable[..., WorkerProcess]

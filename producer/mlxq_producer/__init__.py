@@ -13,6 +13,7 @@
 
 from mlxq_producer.async_client import AsyncProducer
 from mlxq_producer.client import Producer
+from mlxq_producer.dead import DeadLetter
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.errors import SubmitErrors
 from mlxq_producer.operations import CancelOutcome
@@ -22,6 +23,7 @@ from mlxq_producer.submission import JobLike
 __all__ = [
     "AsyncProducer",
     "CancelOutcome",
+    "DeadLetter",
     "EmbeddedServer",
     "JobLike",
     "Producer",

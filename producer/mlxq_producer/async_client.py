@@ -9,8 +9,9 @@ from typing import Any, Self, TypeVar
 import redis.asyncio
 
 from mlxq_producer.async_runner import AsyncRunner
-from mlxq_producer.base import BaseProducer
+from mlxq_producer.base import BaseProducer, Ids
 from mlxq_producer.connection import check_client, connect_async
+from mlxq_producer.dead import DeadLetter
 from mlxq_producer.operations import CancelOutcome
 from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.steps import Steps
@@ -43,7 +44,7 @@ class AsyncProducer(BaseProducer):
     ) -> None:
         super().__init__(queue, inline_media, max_depth, result_ttl)
         self._owned = client is None
-        self._client = connect_async(url) if client is None else client
+        self._client = connect_async(url, queue) if client is None else client
         check_client(self._client)
 
     async def submit(self, job: JobLike | None = None, /, **fields: Any) -> str:
@@ -78,6 +79,24 @@ class AsyncProducer(BaseProducer):
     async def cancel(self, job_id: str) -> CancelOutcome:
         """See :meth:`Producer.cancel`."""
         return await self._run(self._cancel(job_id))
+
+    async def dead(
+        self, ids: Ids = None, *, code: str | None = None, older_than: float | None = None
+    ) -> list[DeadLetter]:
+        """See :meth:`Producer.dead`."""
+        return await self._run(self._dead(ids, code, older_than))
+
+    async def retry_dead(
+        self, ids: Ids = None, *, code: str | None = None, older_than: float | None = None
+    ) -> list[str]:
+        """See :meth:`Producer.retry_dead`."""
+        return await self._run(self._retry_dead(ids, code, older_than))
+
+    async def drop_dead(
+        self, ids: Ids = None, *, code: str | None = None, older_than: float | None = None
+    ) -> list[DeadLetter]:
+        """See :meth:`Producer.drop_dead`."""
+        return await self._run(self._drop_dead(ids, code, older_than))
 
     async def status(self) -> QueueStatus:
         """See :meth:`Producer.status`."""

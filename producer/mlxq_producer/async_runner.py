@@ -10,12 +10,16 @@ import redis
 import redis.asyncio
 from redis.asyncio.client import PubSub
 
-from mlxq_producer.connection import TIMEOUTS, address, unavailable
+from mlxq_producer.connection import TIMEOUTS, address, is_sharded, unavailable
 from mlxq_producer.steps import Call, Listen, Sleep, Step, Steps, Subscribe, Work, resume
 from mlxq_schemas import BaseEvent, Event
 from mlxq_schemas.errors import MlxqError
+from mlxq_schemas.scripts import sharded
 
 T = TypeVar("T")
+
+_CONFIRMED = ("subscribe", "ssubscribe")
+_BROKEN_OFF = (*_CONFIRMED, "sunsubscribe")
 
 
 class AsyncRunner:
@@ -23,6 +27,7 @@ class AsyncRunner:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
+        self._sharded = is_sharded(client)
         self._pubsub: PubSub | None = None
 
     async def run(self, steps: Steps[T]) -> T:
@@ -75,20 +80,20 @@ class AsyncRunner:
         if not commands:
             return []
         async with self._client.pipeline(transaction=False) as pipeline:
-            for command in commands:
+            for command in map(sharded, commands) if self._sharded else commands:
                 pipeline.execute_command(*command)
             return await pipeline.execute(raise_on_error=False)
 
     async def _subscribe(self, channels: Any) -> None:
         await self._unsubscribe()
         pubsub = self._pubsub = self._client.pubsub()
-        await pubsub.subscribe(*channels)
+        await (pubsub.ssubscribe if self._sharded else pubsub.subscribe)(*channels)
         unconfirmed = len(channels)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TIMEOUTS["socket_timeout"]
         while unconfirmed:
             message = await pubsub.get_message(timeout=max(deadline - loop.time(), 0.0))
-            if message is not None and message["type"] == "subscribe":
+            if message is not None and message["type"] in _CONFIRMED:
                 unconfirmed -= 1
             elif message is None and loop.time() >= deadline:
                 raise redis.TimeoutError("no confirmation of a subscription")
@@ -97,8 +102,9 @@ class AsyncRunner:
         if self._pubsub is None:
             raise redis.ConnectionError("not subscribed")
         message = await self._pubsub.get_message(timeout=seconds)
-        if message is not None and message["type"] == "subscribe":
-            # redis-py has silently connected anew: what was sent in between is lost.
+        if message is not None and message["type"] in _BROKEN_OFF:
+            # redis-py has silently connected anew, or the slot went to another node: what was
+            # sent in between is lost.
             raise redis.ConnectionError("the subscription broke off")
         data = message["data"] if message is not None else None
         return data if isinstance(data, bytes) else None

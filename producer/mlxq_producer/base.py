@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from mlxq_producer.dead import DeadLetter, choice, dead_letters, drop_dead, retry_dead
 from mlxq_producer.following import Follower
 from mlxq_producer.operations import CancelOutcome, Operations
 from mlxq_producer.queue_status import QueueStatus, queue_status
@@ -13,6 +14,9 @@ from mlxq_producer.submitting import Submitter
 from mlxq_schemas import Job, Keys, Result
 from mlxq_schemas.errors import ConfigError
 from mlxq_schemas.keys import check_name
+
+Ids = str | Iterable[str] | None
+"""Job ids: one, several, or None for any."""
 
 BLOB_TTL = 86400
 """Seconds for which inlined media are kept after their last use."""
@@ -57,6 +61,19 @@ class BaseProducer:
 
     def _cancel(self, job_id: str) -> Steps[CancelOutcome]:
         return self._operations.cancel(job_id)
+
+    def _dead(
+        self, ids: Ids, code: str | None, older_than: float | None
+    ) -> Steps[list[DeadLetter]]:
+        return dead_letters(self.keys, choice(ids, code, older_than))
+
+    def _retry_dead(self, ids: Ids, code: str | None, older_than: float | None) -> Steps[list[str]]:
+        return retry_dead(self.keys, choice(ids, code, older_than))
+
+    def _drop_dead(
+        self, ids: Ids, code: str | None, older_than: float | None
+    ) -> Steps[list[DeadLetter]]:
+        return drop_dead(self.keys, choice(ids, code, older_than))
 
     def _status(self) -> Steps[QueueStatus]:
         return queue_status(self.keys)

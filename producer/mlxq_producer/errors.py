@@ -19,7 +19,7 @@ class SubmitErrors(MlxqError):
     def __init__(self, ids: Sequence[str | None], errors: Mapping[int, MlxqError]) -> None:
         first = min(errors)
         super().__init__(
-            f"{len(errors)} of {len(ids)} jobs were refused; the first is number {first}: "
+            f"{len(errors)} of {len(ids)} jobs were refused; the first is number {first + 1}: "
             f"{errors[first].message}; correct these and submit them again"
         )
         self.ids = list(ids)

@@ -137,11 +137,12 @@ class Follower:
             if entries:
                 cursor.heard(time.monotonic())
             for event in _events(entries):
-                if cursor.job_id in self._open and event.seq >= cursor.next_seq:
+                if event.seq >= cursor.next_seq:
+                    # A dead job that was sent again goes on after its end.
+                    self._open[cursor.job_id] = cursor
                     yield from self._take(cursor, event)
-            if cursor.job_id not in self._open:
-                continue
             if len(entries) == PAGE:
+                self._open[cursor.job_id] = cursor
                 cursor.due = 0.0
             elif not entries:
                 ended = (state or b"").decode() in TERMINAL_TYPES

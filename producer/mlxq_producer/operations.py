@@ -50,7 +50,7 @@ class Operations:
         return None, int(seq or 0)
 
     def cancel(self, job_id: str) -> Steps[CancelOutcome]:
-        """End a job that waits; ask its worker to end one that runs."""
+        """End a job that waits or is delayed; ask its worker to end one that runs."""
         check_name("job id", job_id)
         keys = self.keys
         names = [keys.job(job_id), keys.events(job_id), keys.result(job_id), keys.results]
@@ -58,7 +58,7 @@ class Operations:
         result = encode_event(Result(job=job_id, type="cancelled"))
         args = [job_id, GROUP, event, result, keys.tokens(job_id), time.time(), self.result_ttl]
         [reply] = yield from checked(
-            run_script("cancel", [*names, keys.control, *keys.all_jobs()], args)
+            run_script("cancel", [*names, keys.control, keys.delayed, *keys.all_jobs()], args)
         )
         match reply:
             case b"cancelled":

@@ -19,6 +19,13 @@ class WorkerStatus:
     name: str
     fields: dict[str, str]
 
+    def number(self, name: str) -> float:
+        """A field as a number; 0 where it is missing or none."""
+        try:
+            return float(self.fields.get(name, 0))
+        except ValueError:
+            return 0.0
+
 
 @dataclass(frozen=True)
 class QueueStatus:
@@ -38,9 +45,20 @@ class QueueStatus:
         """Jobs that no worker has taken yet."""
         return max(sum(self.depth.values()) - self.in_flight, 0)
 
+    @property
+    def jobs_per_s(self) -> float:
+        """Jobs that ended a second, of late, by all workers."""
+        return sum(worker.number("jobs_per_s") for worker in self.workers)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens generated a second, of late, by all workers."""
+        return sum(worker.number("tokens_per_s") for worker in self.workers)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**asdict(self), "waiting": self.waiting}
+        rates = {"jobs_per_s": self.jobs_per_s, "tokens_per_s": self.tokens_per_s}
+        return {**asdict(self), "waiting": self.waiting, **rates}
 
 
 def queue_status(keys: Keys) -> Steps[QueueStatus]:

@@ -7,7 +7,6 @@ An operation is a generator: it yields a step, is sent the step's answer (or get
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,12 +15,25 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError
 
 from mlxq_schemas import Event
 from mlxq_schemas.errors import MlxqError, QueueError, QueueUnavailable, RedisFull
-from mlxq_schemas.scripts import ScriptName, script
+from mlxq_schemas.scripts import Command, run_script, script_of
 
 T = TypeVar("T")
 
-Command = tuple[str | bytes | int | float, ...]
-"""One Redis command: its name, then its arguments."""
+__all__ = [
+    "Call",
+    "Command",
+    "Listen",
+    "Sleep",
+    "Step",
+    "Steps",
+    "Subscribe",
+    "Work",
+    "call",
+    "checked",
+    "refusal",
+    "resume",
+    "run_script",
+]
 
 
 @dataclass(frozen=True)
@@ -71,20 +83,13 @@ def resume(steps: Steps[Any], answer: object) -> Step | Event:
     return steps.send(answer)
 
 
-def run_script(
-    name: ScriptName, keys: Sequence[str], args: Sequence[str | bytes | float]
-) -> Command:
-    """The command that runs one of the contract's scripts."""
-    return ("EVALSHA", _sha(name), len(keys), *keys, *args)
-
-
 def call(*commands: Command) -> Steps[list[Any]]:
     """Send commands in one round trip; load the scripts that the server does not know."""
     replies: list[Any] = yield Call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
-        sources = {commands[i][1]: _source(commands[i][1]) for i in missing}
-        loads: list[Command] = [("SCRIPT LOAD", source) for source in sources.values()]
+        sources = {script_of(commands[i]) for i in missing}
+        loads: list[Command] = [("SCRIPT LOAD", source) for source in sources]
         again: list[Any] = yield Call([*loads, *(commands[i] for i in missing)])
         for i, reply in zip(missing, again[len(loads) :], strict=True):
             replies[i] = reply
@@ -114,14 +119,3 @@ def refusal(reply: Exception) -> MlxqError:
             "the Redis server is a read-only replica: use the URL of its primary"
         )
     return QueueError(f"the Redis server refused a command: {text}")
-
-
-_SCRIPTS: tuple[ScriptName, ...] = ("submit", "cancel")
-
-
-def _sha(name: ScriptName) -> str:
-    return hashlib.sha1(script(name).encode(), usedforsecurity=False).hexdigest()
-
-
-def _source(sha: object) -> str:
-    return next(script(name) for name in _SCRIPTS if _sha(name) == sha)

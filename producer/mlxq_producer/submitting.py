@@ -124,14 +124,10 @@ class Submitter:
     def _command(self, item: Submission) -> Command:
         keys, job = self.keys, item.job
         names = [keys.job(job.id), keys.events(job.id), keys.jobs(job.priority)]
-        names += [*keys.all_jobs(), keys.result(job.id)]
+        names += [*keys.all_jobs(), keys.result(job.id), keys.delayed]
         queued = encode_event(Queued(job=job.id))
-        channel = keys.tokens(job.id)
-        return run_script(
-            "submit",
-            names,
-            [job.id, item.spec, item.digest, queued, channel, time.time(), self.max_depth],
-        )
+        args = [job.id, item.spec, item.digest, queued, keys.tokens(job.id), time.time()]
+        return run_script("submit", names, [*args, self.max_depth, job.not_before or 0])
 
     def _outcome(self, item: Submission, reply: Any) -> str | MlxqError:
         job_id = item.job.id

@@ -9,12 +9,16 @@ from typing import Any, TypeVar
 import redis
 from redis.client import PubSub
 
-from mlxq_producer.connection import TIMEOUTS, address, unavailable
+from mlxq_producer.connection import TIMEOUTS, address, is_sharded, unavailable
 from mlxq_producer.steps import Call, Listen, Sleep, Step, Steps, Subscribe, Work, resume
 from mlxq_schemas import BaseEvent, Event
 from mlxq_schemas.errors import MlxqError
+from mlxq_schemas.scripts import sharded
 
 T = TypeVar("T")
+
+_CONFIRMED = ("subscribe", "ssubscribe")
+_BROKEN_OFF = (*_CONFIRMED, "sunsubscribe")
 
 
 class Runner:
@@ -22,6 +26,7 @@ class Runner:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._sharded = is_sharded(client)
         self._pubsub: PubSub | None = None
 
     def run(self, steps: Steps[T]) -> T:
@@ -74,19 +79,19 @@ class Runner:
         if not commands:
             return []
         with self._client.pipeline(transaction=False) as pipeline:
-            for command in commands:
+            for command in map(sharded, commands) if self._sharded else commands:
                 pipeline.execute_command(*command)
             return pipeline.execute(raise_on_error=False)
 
     def _subscribe(self, channels: Any) -> None:
         self._unsubscribe()
         pubsub = self._pubsub = self._client.pubsub()
-        pubsub.subscribe(*channels)
+        (pubsub.ssubscribe if self._sharded else pubsub.subscribe)(*channels)
         unconfirmed = len(channels)
         deadline = time.monotonic() + TIMEOUTS["socket_timeout"]
         while unconfirmed:
             message = pubsub.get_message(timeout=max(deadline - time.monotonic(), 0.0))
-            if message is not None and message["type"] == "subscribe":
+            if message is not None and message["type"] in _CONFIRMED:
                 unconfirmed -= 1
             elif message is None and time.monotonic() >= deadline:
                 raise redis.TimeoutError("no confirmation of a subscription")
@@ -95,8 +100,9 @@ class Runner:
         if self._pubsub is None:
             raise redis.ConnectionError("not subscribed")
         message = self._pubsub.get_message(timeout=seconds)
-        if message is not None and message["type"] == "subscribe":
-            # redis-py has silently connected anew: what was sent in between is lost.
+        if message is not None and message["type"] in _BROKEN_OFF:
+            # redis-py has silently connected anew, or the slot went to another node: what was
+            # sent in between is lost.
             raise redis.ConnectionError("the subscription broke off")
         data = message["data"] if message is not None else None
         return data if isinstance(data, bytes) else None

@@ -20,6 +20,8 @@
     │   │   ├── MediaTooSmall        media_too_small      fewer pixels than a model can see
     │   │   └── MediaFetchFailed     media_fetch_failed   the download broke off
     │   ├── GenerationFailed         generation_failed    the model raised or gave NaN for this row
+    │   ├── EngineFailed         engine_failed        the engine broke with the job in it
+    │   ├── JobTimeout           timeout              its run time was longer than it allows
     │   └── Poison                   poison               it took several workers down with it
     ├── QueueError                   the queue refused or could not be reached
     │   ├── QueueUnavailable         queue_unavailable    no server, or the connection broke
@@ -32,6 +34,8 @@
     ├── Expired                      expired              events of a job are gone (TTL)
     └── ConfigError                  config               a setting is wrong
         └── ModelNotLoaded           model_not_loaded     a model folder or hub id cannot be loaded
+
+An error whose ``transient`` is true may pass: a job that met it is tried again.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ class MlxqError(Exception):
     """Root of all mlxq errors. ``str(error)`` names the input and the remedy."""
 
     code: ClassVar[str] = "internal"
+    transient: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -50,7 +55,7 @@ class MlxqError(Exception):
 
 
 class JobError(MlxqError):
-    """The job cannot be done as it is; another attempt would fail the same way."""
+    """The job cannot be done; unless ``transient``, another attempt would fail the same way."""
 
     code = "invalid_job"
 
@@ -113,10 +118,20 @@ class MediaTooSmall(MediaError):
 
 class MediaFetchFailed(MediaError):
     code = "media_fetch_failed"
+    transient = True
 
 
 class GenerationFailed(JobError):
     code = "generation_failed"
+
+
+class EngineFailed(JobError):
+    code = "engine_failed"
+    transient = True
+
+
+class JobTimeout(JobError):
+    code = "timeout"
 
 
 class Poison(JobError):
@@ -129,6 +144,7 @@ class QueueError(MlxqError):
 
 class QueueUnavailable(QueueError):
     code = "queue_unavailable"
+    transient = True
 
 
 class QueueFull(QueueError):

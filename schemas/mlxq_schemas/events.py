@@ -2,7 +2,8 @@
 
 ``seq`` counts from 0 without a gap for the life of the job, over all attempts; the server
 allots it when the event is appended, so an event that was not yet sent has ``seq`` -1.
-The text of all ``token`` events joined is exactly ``finished.text``.
+The text of all ``token`` events since the last ``retrying`` with ``restart`` is exactly
+``finished.text``.
 """
 
 from __future__ import annotations
@@ -66,8 +67,11 @@ class Queued(BaseEvent):
 
 
 class Started(BaseEvent):
+    """An attempt begins; ``model`` is the identity of what makes the text that follows."""
+
     type: Literal["started"] = "started"
     worker: str = ""
+    model: str = ""
 
 
 class Progress(BaseEvent):
@@ -88,7 +92,7 @@ class Token(BaseEvent):
 
 
 class Retrying(BaseEvent):
-    """The job goes back to the queue; ``restart`` True means that its text begins anew."""
+    """The job is tried again, after ``delay`` seconds; ``restart``: its text begins anew."""
 
     type: Literal["retrying"] = "retrying"
     code: str

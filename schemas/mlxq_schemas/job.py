@@ -47,8 +47,10 @@ class Job(Model):
     """One request to the model.
 
     Give ``messages`` or ``prompt`` (with ``images``, ``videos``, ``audios``, which come before
-    the text). Times (``not_before``, ``deadline``) are unix seconds; ``timeout`` is seconds of
-    run time. ``model`` None takes whatever the worker serves.
+    the text). ``model`` None takes whatever the worker serves. ``not_before`` and ``deadline`` are
+    unix seconds: when the job may begin, and when it ends as expired. ``timeout`` is the most
+    seconds of one attempt. ``max_attempts``: after so many transient errors it has failed (None:
+    the worker's setting).
     """
 
     v: Literal[1] = 1
@@ -66,9 +68,9 @@ class Job(Model):
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     priority: Priority = "normal"
-    not_before: float | None = None
-    deadline: float | None = None
-    timeout: float | None = Field(default=None, gt=0)
+    not_before: float | None = Field(default=None, allow_inf_nan=False)
+    deadline: float | None = Field(default=None, allow_inf_nan=False)
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_attempts: int | None = Field(default=None, ge=1)
     metadata: dict[str, Any] = Field(default_factory=dict)
     callback: str | None = None
@@ -85,6 +87,13 @@ class Job(Model):
         short = self.prompt is not None or self.images or self.videos or self.audios
         if self.messages is not None and short:
             raise ValueError("give either messages or prompt/images/videos/audios, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _may_begin_before_it_must_end(self) -> Job:
+        begin, end = self.not_before, self.deadline
+        if begin is not None and end is not None and end <= begin:
+            raise ValueError("deadline is not after not_before, so the job could never run")
         return self
 
     def chat(self) -> list[Message]:
@@ -144,12 +153,7 @@ class Job(Model):
 UNSUPPORTED_FIELDS = (
     "response_format",
     "tools",
-    "not_before",
-    "deadline",
-    "timeout",
-    "max_attempts",
     "callback",
-    "logprobs",
 )
 """Fields of the wire format that this version refuses rather than ignores."""
 

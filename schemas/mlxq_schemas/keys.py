@@ -58,7 +58,7 @@ class Keys:
         return [self.jobs(priority) for priority in PRIORITIES]
 
     def job(self, job_id: str) -> str:
-        """Hash: spec, state, attempt, deaths, epoch, seq, times."""
+        """Hash: spec, state, attempt, deaths, errors, epoch, seq, times."""
         return f"{self.prefix}:job:{job_id}"
 
     def blob(self, sha256: str) -> str:
@@ -91,6 +91,11 @@ class Keys:
     def delayed(self) -> str:
         """Sorted set: due times (unix seconds) of delayed and retrying jobs."""
         return f"{self.prefix}:delayed"
+
+    @property
+    def sweeper(self) -> str:
+        """String with TTL: the worker that looks for jobs of dead workers just now."""
+        return f"{self.prefix}:sweeper"
 
     @property
     def control(self) -> str:

@@ -34,7 +34,7 @@ class Sampling(Model):
     stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list)] = Field(
         default_factory=list, max_length=16
     )
-    logit_bias: dict[int, Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
-        default_factory=dict
+    logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100.0, le=100.0)]] = (
+        Field(default_factory=dict)
     )
     ignore_eos: bool = False

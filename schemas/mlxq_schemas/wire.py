@@ -43,7 +43,9 @@ def unpack(data: bytes, what: str, limit: int) -> dict[str, Any]:
         else:
             value = msgpack.unpackb(data, raw=False, strict_map_key=False)
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
-        raise BadMessage(f"{what} is neither msgpack nor JSON: {error}") from error
+        raise BadMessage(
+            f"{what} is neither msgpack nor JSON: {str(error) or type(error).__name__}"
+        ) from error
     if not isinstance(value, dict):
         raise BadMessage(f"{what} is a {type(value).__name__}, not a map of fields")
     version = value.get("v", VERSION)
@@ -82,7 +84,8 @@ def parse_job(value: dict[str, Any]) -> Job:
     try:
         return Job.model_validate(value)
     except ValidationError as error:
-        raise InvalidJob(f"job {value.get('id', '')}: {describe(error)}") from error
+        what = f"job {value['id']}" if value.get("id") else "the job"
+        raise InvalidJob(f"{what}: {describe(error)}") from error
 
 
 def encode_event(event: BaseEvent) -> bytes:
@@ -118,5 +121,6 @@ def describe(error: ValidationError) -> str:
     wrongs: list[str] = []
     for item in error.errors(include_url=False, include_input=False, include_context=False):
         where = ".".join(str(part) for part in item["loc"])
-        wrongs.append(f"{where}: {item['msg']}" if where else item["msg"])
+        reason = item["msg"].removeprefix("Value error, ")
+        wrongs.append(f"{where}: {reason}" if where else reason)
     return "; ".join(dict.fromkeys(wrongs))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,7 @@ def test_jobs_that_are_refused_do_not_stop_the_others(mlxq):
         (["submit", "--job", "/no/such.json"], None, "/no/such.json"),
         (["submit", "--job", "-"], '{"id": "a", "prompt": "x"}\n{oops\n', "-, line 2: not JSON"),
         (["submit", "--job", "-"], "[1]", "not a JSON object"),
+        (["submit", "--job", "-"], "\n", "holds no job"),
         (["submit", "--job", "-", "-p", "x"], "{}", "--job"),
         (["submit", "--job", "-", "-f"], '{"prompt": "x"}\n{"prompt": "y"}', "2 jobs"),
         (["result", "a b"], None, "job id 'a b'"),
@@ -186,7 +188,7 @@ def test_status(mlxq, producer, queue):
 
 
 def test_help_and_version(mlxq):
-    for name in ("", "demo", "submit", "follow", "result", "cancel", "status"):
+    for name in ("", "demo", "submit", "follow", "result", "cancel", "status", "dead"):
         result = mlxq(*filter(None, [name, "--help"]))
         assert result.exit_code == 0
         assert "Usage" in result.stdout
@@ -258,3 +260,36 @@ def test_the_producer_imports_neither_mlx_nor_the_worker():
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True)
+
+
+def test_times_of_a_job(mlxq, redis_client, queue):
+    times = ["--delay", "15m", "--within", "2h", "--timeout", "1.5m", "--max-attempts", "2"]
+    before = time.time()
+    result = mlxq("submit", "-p", "hi", *times)
+    job = stored(redis_client, queue, result.stdout.strip())
+    assert job.not_before - before == pytest.approx(900, abs=60)
+    assert job.deadline - before == pytest.approx(7200, abs=60)
+    assert (job.timeout, job.max_attempts) == (90, 2)
+    times = ["--not-before", "2100-01-01T00:00:00Z", "--deadline", "4102448400"]
+    job = stored(redis_client, queue, mlxq("submit", "-p", "hi", *times).stdout.strip())
+    assert (job.not_before, job.deadline) == (4102444800, 4102448400)
+    assert redis_client.zcard(Keys(queue).delayed) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--delay", "soon"], "no duration"),
+        (["--not-before", "tomorrow"], "no time"),
+        (["--not-before", "nan"], "no time"),
+        (["--not-before", "1", "--delay", "1"], "--not-before or --delay"),
+        (["--deadline", "1", "--within", "1"], "--deadline or --within"),
+        (["--not-before", "9", "--deadline", "8"], "deadline"),
+        (["--timeout", "0"], "timeout"),
+        (["--max-attempts", "0"], "max_attempts"),
+    ],
+)
+def test_wrong_times_are_refused(mlxq, args, words):
+    result = mlxq("submit", "-p", "hi", *args)
+    assert result.exit_code == 2
+    assert words in result.stderr

@@ -98,6 +98,13 @@ def test_a_server_that_is_given_is_used_and_left_clean(environment, server):
     assert demo_keys(server.url) == []
 
 
+def test_a_server_that_does_not_answer_is_named(environment):
+    done = run({**environment, "MLXQ_REDIS_URL": "redis://127.0.0.1:1/0"})
+    assert done.returncode != 0
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )

@@ -85,6 +85,8 @@ def test_the_status_of_an_empty_queue(producer, queue):
         "dead": 0,
         "oldest_waiting": None,
         "workers": [],
+        "jobs_per_s": 0.0,
+        "tokens_per_s": 0.0,
     }
 
 
@@ -97,14 +99,17 @@ def test_the_status_counts_what_waits_runs_and_failed(producer, worker, redis_cl
     worker.fail("a", "media_invalid", "no good")
     now = time.time()
     redis_client.zadd(Keys(queue).workers, {"w1": now + 60, "gone": now - 60})
-    redis_client.hset(Keys(queue).worker("w1"), mapping={"model": "tiny", "rows": 1})
+    redis_client.hset(
+        Keys(queue).worker("w1"), mapping={"model": "tiny", "rows": 1, "jobs_per_s": 2.5}
+    )
     redis_client.expire(Keys(queue).worker("w1"), 60)
     status = producer.status()
     assert status.depth == {"high": 0, "normal": 2, "low": 1}
     assert (status.in_flight, status.waiting, status.dead) == (1, 2, 1)
     assert status.oldest_waiting is not None
     [row] = status.workers
-    assert (row.name, row.fields) == ("w1", {"model": "tiny", "rows": "1"})
+    assert (row.name, row.fields["model"], row.number("rows")) == ("w1", "tiny", 1.0)
+    assert (status.jobs_per_s, status.tokens_per_s, row.number("model")) == (2.5, 0.0, 0.0)
 
 
 def test_the_oldest_waiting_job_is_the_first_that_no_worker_has_read(

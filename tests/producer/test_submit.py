@@ -65,7 +65,9 @@ def test_another_job_of_the_same_id_is_a_conflict(producer):
     [
         ({"prompt": "  "}, EmptyPrompt),
         ({}, EmptyPrompt),
-        ({"prompt": "x", "timeout": 3}, Unsupported),
+        ({"prompt": "x", "tools": []}, Unsupported),
+        ({"prompt": "x", "timeout": 0}, InvalidJob),
+        ({"prompt": "x", "deadline": 1, "not_before": 2}, InvalidJob),
         ({"prompt": "x", "promt": "y"}, Unsupported),
         ({"prompt": "x", "audios": ["http://x/a.wav"]}, Unsupported),
         ({"prompt": "x", "max_tokens": -1}, InvalidJob),
@@ -197,6 +199,7 @@ def test_bad_jobs_do_not_stop_the_others(producer, redis_client, queue):
     assert caught.value.ids == ["a", None, None, None, "b"]
     kinds = {i: type(error) for i, error in caught.value.errors.items()}
     assert kinds == {1: EmptyPrompt, 2: Conflict, 3: InvalidJob}
+    assert "the first is number 2" in caught.value.message
     assert redis_client.xlen(Keys(queue).jobs()) == 3
 
 

@@ -14,12 +14,7 @@ from mlxq_schemas.job import UNSUPPORTED_FIELDS
 VALUES: dict[str, Any] = {
     "response_format": {"type": "regex", "regex": "a+"},
     "tools": [],
-    "not_before": 1.0,
-    "deadline": 1.0,
-    "timeout": 1.0,
-    "max_attempts": 2,
     "callback": "https://example.com/",
-    "logprobs": 0,
 }
 
 
@@ -132,3 +127,24 @@ def test_sampling_out_of_range(fields: dict[str, Any]) -> None:
 
 def test_one_stop_string_is_a_list_of_one() -> None:
     assert Sampling.model_validate({"stop": "END"}).stop == ["END"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"deadline": 5.0, "not_before": 5.0},
+        {"deadline": float("nan")},
+        {"not_before": float("inf")},
+        {"timeout": 0},
+        {"timeout": float("inf")},
+        {"max_attempts": 0},
+    ],
+)
+def test_times_and_attempts_out_of_range(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Job.model_validate({"prompt": "a", **fields})
+
+
+def test_times_and_attempts_are_honoured() -> None:
+    fields = {"not_before": 1.0, "deadline": 2.0, "timeout": 0.5, "max_attempts": 1}
+    assert Job.model_validate({"prompt": "a", **fields}).check()

@@ -111,8 +111,8 @@ def test_channel_carries_what_the_stream_keeps(worker: LuaWorker) -> None:
 def test_claim_hands_out_the_job(worker: LuaWorker) -> None:
     worker.submit(job())
     [(entry, _)] = worker.read()
-    _, epoch, attempt, deaths, seq, spec, submitted, cancel = worker.claim("j1", entry)
-    assert (epoch, attempt, deaths, seq, cancel) == (1, 1, 0, 1, b"0")
+    _, epoch, attempt, deaths, seq, spec, submitted, cancel, errors = worker.claim("j1", entry)
+    assert (epoch, attempt, deaths, seq, cancel, errors) == (1, 1, 0, 1, b"0", 0)
     assert decode_job(spec, "j1") == job()
     assert abs(float(submitted) - time.time()) < 60
 
@@ -249,10 +249,12 @@ def test_cancel_of_nothing(worker: LuaWorker) -> None:
 
 def test_renewal_resets_the_idle_time_and_counts_no_delivery(worker: LuaWorker) -> None:
     entry, _ = take(worker)
-    time.sleep(0.05)
+    long = 3_600_000
+    stream = worker.keys.jobs()
+    worker.client.xclaim(stream, GROUP, worker.name, 0, [entry], idle=long, justid=True)
     assert worker.renew(entry) == []
-    [row] = worker.client.xpending_range(worker.keys.jobs(), GROUP, "-", "+", 1)
-    assert row["time_since_delivered"] < 40
+    [row] = worker.client.xpending_range(stream, GROUP, "-", "+", 1)
+    assert row["time_since_delivered"] < long
     assert row["times_delivered"] == 1
 
 
@@ -272,3 +274,180 @@ def test_job_handed_back_is_free_at_once(worker: LuaWorker, other: LuaWorker) ->
     assert [found for found, _ in claimed[1]] == [entry]
     answer = other.claim("j1", entry, taken_over=True)
     assert (answer[0], answer[3]) == (b"ok", 0)
+
+
+# a second taker, deaths, and running alone
+
+
+def test_a_job_in_flight_at_two_deaths_must_be_alone(worker: LuaWorker, other: LuaWorker) -> None:
+    entry, _ = take(worker)
+    assert other.claim("j1", entry)[0] == b"ok"
+    word, epoch, _, deaths, *_ = worker.claim("j1", entry)
+    assert (word, deaths) == (b"alone", 2)
+    assert other.claim("j1", entry)[:4:3] == [b"alone", 2]  # it had not begun
+    assert worker.begin("j1", epoch) == -1
+    epoch = worker.claim("j1", entry)[1]
+    assert worker.begin("j1", epoch) == 1
+    assert other.claim("j1", entry)[:4:3] == [b"ok", 3]
+
+
+def test_claiming_again_after_a_lost_reply_is_no_death(worker: LuaWorker) -> None:
+    entry, _ = take(worker)
+    assert worker.claim("j1", entry)[3] == 0
+    assert worker.claim("j1", entry, taken_over=True)[3] == 1  # an earlier process of this name
+
+
+# delays and retries
+
+
+def test_a_job_before_its_time_is_delayed(worker: LuaWorker) -> None:
+    due = time.time() + 3600
+    assert worker.submit(Job(id="j1", prompt="p", not_before=due, priority="low")) == [b"ok"]
+    assert worker.state("j1")["state"] == "delayed"
+    assert worker.client.zscore(worker.keys.delayed, "j1") == due
+    assert worker.depth() == 0
+    assert (
+        worker.submit(Job(id="j1", prompt="p", not_before=due, priority="low"))[0] == b"duplicate"
+    )
+    assert worker.promote("j1") == 0
+    assert worker.promote("j1", due + 1) == 1
+    assert worker.promote("j1", due + 1) == 0
+    assert worker.client.xlen(worker.keys.jobs("low")) == 1
+
+
+def test_a_time_that_has_passed_delays_nothing(worker: LuaWorker) -> None:
+    worker.submit(Job(id="j1", prompt="p", not_before=1.0))
+    assert worker.depth() == 1
+
+
+def test_delayed_jobs_count_as_depth(worker: LuaWorker) -> None:
+    worker.submit(Job(id="a", prompt="p", not_before=time.time() + 3600))
+    assert worker.submit(job("b"), max_depth=1) == [b"full", 1]
+
+
+def test_a_retry_is_one_step(worker: LuaWorker, other: LuaWorker) -> None:
+    entry, epoch = take(worker)
+    worker.append("j1", epoch, Started(job="j1", worker="w1"))
+    due = time.time() + 3600
+    assert worker.retry("j1", epoch, entry, Token(job="j1", text="a"), due=due) == 1
+    assert worker.retry("j1", epoch, entry) == -1
+    assert worker.append("j1", epoch, Token(job="j1", text="late")) == -1
+    assert [e.type for e in worker.events("j1")] == ["queued", "started", "token", "retrying"]
+    assert (worker.depth(), worker.state("j1")["state"]) == (0, "delayed")
+    assert worker.client.xpending(worker.keys.jobs(), GROUP)["pending"] == 0
+    assert worker.promote("j1", due) == 1
+    [(again, _)] = other.read()
+    word, _, attempt, deaths, seq, *_, errors = other.claim("j1", again)
+    assert (word, attempt, deaths, seq, errors) == (b"ok", 2, 0, 4, 1)
+
+
+def test_a_retry_of_a_lost_job_writes_nothing(worker: LuaWorker, other: LuaWorker) -> None:
+    entry, epoch = take(worker)
+    other.claim("j1", entry, taken_over=True)
+    before = (worker.state("j1"), worker.events("j1"), worker.depth())
+    assert worker.retry("j1", epoch, entry) == -1
+    assert (worker.state("j1"), worker.events("j1"), worker.depth()) == before
+    assert not worker.client.exists(worker.keys.delayed)
+
+
+def test_a_full_server_refuses_a_whole_retry(worker: LuaWorker) -> None:
+    entry, epoch = take(worker)
+    before = (worker.state("j1"), worker.events("j1"), worker.depth())
+    worker.client.config_set("maxmemory", "1mb")
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            worker.retry("j1", epoch, entry)
+    finally:
+        worker.client.config_set("maxmemory", "0")
+    assert (worker.state("j1"), worker.events("j1"), worker.depth()) == before
+    assert worker.retry("j1", epoch, entry) == 1
+
+
+def test_a_cancel_that_the_worker_did_not_hear_ends_the_wait(worker: LuaWorker) -> None:
+    entry, epoch = take(worker)
+    assert worker.cancel("j1") == b"asked"
+    assert worker.retry("j1", epoch, entry, due=time.time() + 3600) == 1
+    assert worker.promote("j1") == 1
+    [(entry, _)] = worker.read()
+    assert worker.claim("j1", entry)[7] == b"1"
+
+
+def test_cancel_of_a_delayed_job_ends_it(worker: LuaWorker) -> None:
+    worker.submit(Job(id="new", prompt="p", not_before=time.time() + 3600))
+    entry, epoch = take(worker)
+    worker.retry("j1", epoch, entry, due=time.time() + 3600)
+    for name in ("new", "j1"):
+        assert worker.cancel(name) == b"cancelled"
+        assert worker.promote(name, time.time() + 9999) == 0
+        assert worker.result(name).type == "cancelled"
+    assert not worker.client.exists(worker.keys.delayed)
+
+
+# dead letters
+
+
+def bury(worker: LuaWorker) -> bytes:
+    """Submit j1 and fail it; the row of its dead letter."""
+    entry, epoch = take(worker)
+    worker.append("j1", epoch, Token(job="j1", text="old"))
+    assert worker.finish("j1", epoch, entry, code="media_invalid") == 1
+    [(row, _)] = worker.client.xrange(worker.keys.dead)
+    return row
+
+
+def test_a_dead_job_lives_again(worker: LuaWorker) -> None:
+    row = bury(worker)
+    worker.client.hset(worker.keys.job("j1"), mapping={"deaths": 3, "errors": 2, "cancel": 1})
+    assert worker.revive("j1", row) == b"ok"
+    assert worker.revive("j1", row) == b"gone"
+    assert not worker.client.exists(worker.keys.result("j1"))
+    assert worker.client.ttl(worker.keys.job("j1")) == worker.client.ttl(worker.keys.events("j1"))
+    assert worker.client.ttl(worker.keys.job("j1")) == -1
+    [(entry, _)] = worker.read()
+    word, epoch, attempt, deaths, seq, _, _, cancel, errors = worker.claim("j1", entry)
+    assert (word, epoch, attempt, deaths, seq) == (b"ok", 2, 1, 0, 4)
+    assert (cancel, errors) == (b"0", 0)
+    assert worker.finish("j1", epoch, entry, "new") == 1
+    types = [event.type for event in worker.events("j1")]
+    assert types == ["queued", "token", "failed", "retrying", "finished"]
+    assert worker.result("j1").text == "new"
+    assert worker.client.xlen(worker.keys.dead) == 0
+
+
+def test_only_the_dead_are_revived(worker: LuaWorker) -> None:
+    row = bury(worker)
+    worker.client.hset(worker.keys.job("j1"), "state", "finished")
+    assert worker.revive("j1", row) == b"alive"
+    worker.client.delete(worker.keys.job("j1"))
+    assert worker.revive("j1", row) == b"lost"
+    assert worker.depth() == 0
+
+
+def test_a_full_server_refuses_a_whole_revival(worker: LuaWorker) -> None:
+    row = bury(worker)
+    before = (worker.state("j1"), worker.events("j1"))
+    worker.client.config_set("maxmemory", "1mb")
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            worker.revive("j1", row)
+    finally:
+        worker.client.config_set("maxmemory", "0")
+    assert (worker.state("j1"), worker.events("j1")) == before
+    assert worker.client.ttl(worker.keys.job("j1")) > 0
+    assert worker.revive("j1", row) == b"ok"
+
+
+def test_a_dropped_job_is_forgotten(worker: LuaWorker) -> None:
+    row = bury(worker)
+    assert worker.forget("j1", row) == 1
+    assert worker.forget("j1", row) == 0
+    left = worker.client.keys(f"{worker.keys.prefix}:*:j1")
+    assert (left, worker.client.xlen(worker.keys.dead)) == ([], 0)
+    assert worker.submit(job()) == [b"ok"]
+
+
+def test_dropping_a_stale_letter_leaves_a_living_job_alone(worker: LuaWorker) -> None:
+    row = bury(worker)
+    worker.client.hset(worker.keys.job("j1"), "state", "finished")
+    assert worker.forget("j1", row) == 1
+    assert worker.client.exists(worker.keys.job("j1"))

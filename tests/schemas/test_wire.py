@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -87,8 +88,8 @@ COMMON = {
     "tools": st.none() | st.lists(MAPS, max_size=2),
     "chat_template_kwargs": MAPS,
     "priority": st.sampled_from(["high", "normal", "low"]),
-    "not_before": st.none() | FLOATS,
-    "deadline": st.none() | FLOATS,
+    "not_before": st.none() | st.floats(0, 1e9),
+    "deadline": st.none() | st.floats(1e9, 1e10, exclude_min=True),
     "timeout": st.none() | st.floats(0.1, 1e6),
     "max_attempts": st.none() | st.integers(1, 100),
     "metadata": MAPS,
@@ -118,7 +119,7 @@ LOGPROBS = st.builds(
 REASONS = st.sampled_from(["stop", "length"])
 EVENTS = st.one_of(
     st.builds(Queued, **HEAD),
-    st.builds(Started, worker=TEXTS, **HEAD),
+    st.builds(Started, worker=TEXTS, model=TEXTS, **HEAD),
     st.builds(Progress, done=COUNTS, total=COUNTS, **HEAD),
     st.builds(
         Token,
@@ -196,6 +197,11 @@ def test_any_value_is_a_job_or_a_job_error(value: Any) -> None:
         test_any_bytes_are_a_job_or_a_job_error.hypothesis.inner_test(data)  # type: ignore[attr-defined]
 
 
+def test_a_bad_job_without_an_id_is_no_empty_name() -> None:
+    with pytest.raises(InvalidJob, match=r"^the job: prompt"):
+        wire.parse_job({"prompt": 7})
+
+
 @given(MAPS)
 def test_any_fields_are_an_event_or_a_bad_message(fields: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
@@ -222,6 +228,7 @@ def test_any_fields_are_an_event_or_a_bad_message(fields: dict[str, Any]) -> Non
         (b'{"prompt": 7}', InvalidJob, "prompt"),
         (b'{"prompt": "a", "id": "other"}', InvalidJob, "calls itself 'other'"),
         (b'{"prompt": "a", "sampling": {"top_p": 0}}', InvalidJob, r"sampling\.top_p"),
+        (b'{"prompt": "a", "sampling": {"logit_bias": {"-1": 5}}}', InvalidJob, r"logit_bias\.-1"),
         (b'{"prompt": "a", "messages": []}', InvalidJob, "not both"),
         (b'{"messages": [{"role": "robot", "content": ""}]}', InvalidJob, "role"),
         (b'{"prompt": "a", "images": [7]}', InvalidJob, r"images\.0"),
@@ -232,6 +239,7 @@ def test_bad_jobs(data: bytes, kind: type[JobError], message: str) -> None:
         wire.decode_job(data, "j1")
     assert type(caught.value) is kind
     assert "j1" in str(caught.value)
+    assert not re.search(r": ($|Value error)", str(caught.value))
     assert len(str(caught.value)) < 1000
 
 

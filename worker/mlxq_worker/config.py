@@ -61,9 +61,10 @@ class WorkerConfig(BaseModel):
     ``cache_dir``: keep them on disk too, ``cache_dir_bytes`` at most,
     and no more than ``cache_write_budget`` bytes written a day (0: no limit).
     ``max_attempts`` and ``retry_delay``: tries of a job that meets errors that may pass, and
-    seconds before the second one (then doubled). ``look_ahead``: jobs prepared while all rows are busy (None: half of ``max_rows``, at least
-    1). ``lease``: a job of a worker that is silent for so long goes to another. ``grace``: time
-    to end running jobs after SIGTERM. ``media_roots``: folders whose files jobs may name.
+    seconds before the second one (then doubled). ``look_ahead``: jobs prepared while all rows are
+    busy (None: half of ``max_rows``, at least 1). ``lease``: a job of a worker that is silent for
+    so long goes to another. ``grace``: time to end running jobs after SIGTERM. ``media_roots``:
+    folders whose files jobs may name.
     ``burst``: end when the queue is empty; ``max_jobs``: end after so many jobs.
     """
 

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from mlxq_producer.cli.dead import dead
 from mlxq_producer.cli.demo import demo
 from mlxq_producer.cli.failures import EXIT_CODE_HELP, Commands
 from mlxq_producer.cli.jobs import cancel, follow, result
 from mlxq_producer.cli.status import status
 from mlxq_producer.cli.submit import submit
-from mlxq_producer.cli.worker import PASS_THROUGH, worker
+from mlxq_producer.cli.worker import PASS_THROUGH, cache, worker
 
 app = typer.Typer(
     name="mlxq",
@@ -50,11 +51,13 @@ def common(
 
 app.command()(demo)
 app.command(context_settings=PASS_THROUGH)(worker)
+app.command(context_settings=PASS_THROUGH)(cache)
 app.command()(submit)
 app.command()(follow)
 app.command()(result)
 app.command()(cancel)
 app.command()(status)
+app.add_typer(dead, name="dead")
 
 
 def main() -> None:

@@ -9,11 +9,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from redis.exceptions import RedisError
 
 from mlxq_producer.async_client import AsyncProducer
 from mlxq_producer.cli.demo_report import Row, summarise
@@ -172,6 +173,11 @@ async def _fresh_queue(url: str) -> AsyncGenerator[str]:
     try:
         yield name
     finally:
-        async with connect_async(url) as client:
-            async for key in client.scan_iter(f"{Keys(name).prefix}:*", count=1000):
-                await client.unlink(key)
+        with suppress(RedisError):  # a server that is gone is told of by whoever used it
+            await _remove_queue(url, name)
+
+
+async def _remove_queue(url: str, name: str) -> None:
+    async with connect_async(url, name) as client:
+        async for key in client.scan_iter(f"{Keys(name).prefix}:*", count=1000):
+            await client.unlink(key)

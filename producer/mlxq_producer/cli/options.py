@@ -24,7 +24,8 @@ RedisUrl = Annotated[
         "--redis-url",
         envvar=URL_VARIABLE,
         metavar="URL",
-        help="Redis server (default: redis://127.0.0.1:6379/0).",
+        help="Redis server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// "
+        "(default: redis://127.0.0.1:6379/0).",
         show_default=False,
     ),
 ]

@@ -13,7 +13,7 @@ from mlxq_producer.client import Producer
 from mlxq_producer.queue_status import QueueStatus, WorkerStatus
 from mlxq_schemas import DEFAULT_QUEUE
 
-WORKER_COLUMNS = ("model", "rows", "max_rows", "waiting", "done", "failed", "tokens")
+WORKER_COLUMNS = ("model", "rows", "max_rows", "waiting", "done", "failed", "tokens_per_s")
 
 
 def status(redis_url: RedisUrl = None, queue: Queue = DEFAULT_QUEUE, as_json: Json = False) -> None:
@@ -39,6 +39,8 @@ def counts(found: QueueStatus) -> dict[str, str]:
         "dead": str(found.dead),
         "oldest waiting": oldest,
         "depth by priority": depth,
+        "jobs per second": f"{found.jobs_per_s:.1f}",
+        "tokens per second": f"{found.tokens_per_s:.1f}",
         "workers": str(len(found.workers)),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 
 from mlxq_producer.cli.options import Json, Queue, RedisUrl, Wait
 from mlxq_producer.cli.output import print_events, print_json, print_result
+from mlxq_producer.cli.times import duration, moment
 from mlxq_producer.client import Producer
 from mlxq_producer.errors import SubmitErrors
 from mlxq_producer.media import read_media
@@ -45,6 +47,27 @@ def submit(
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Model to insist on.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="How urgent.")] = None,
+    not_before: Annotated[
+        float | None, typer.Option(metavar="TIME", parser=moment, help="Begin no sooner.")
+    ] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option(metavar="DURATION", parser=duration, help="The same, from now: 90s, 2h ..."),
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option(metavar="TIME", parser=moment, help="Expire then.")
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(metavar="DURATION", parser=duration, help="The same, from now: 90s, 2h ..."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="DURATION", parser=duration, help="Most run time of an attempt."),
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(metavar="N", help="Tries, where an error may pass.")
+    ] = None,
     job_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Job id; the same job is taken once.")
     ] = None,
@@ -65,6 +88,10 @@ def submit(
         "id": job_id,
         "model": model,
         "priority": priority,
+        "not_before": _at("not-before", not_before, "delay", delay),
+        "deadline": _at("deadline", deadline, "within", within),
+        "timeout": timeout,
+        "max_attempts": max_attempts,
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_p": top_p,
@@ -79,6 +106,8 @@ def submit(
         raise ConfigError("--job holds whole jobs: leave --prompt, --image and the others out")
     else:
         jobs = _read_jobs(job)
+        if not jobs:
+            raise ConfigError(f"--job {job} holds no job: write one JSON object a line")
         if len(jobs) != 1 and (follow or wait is not None):
             raise ConfigError(f"--job {job} holds {len(jobs)} jobs; --follow and --wait take one")
     with Producer(redis_url, queue) as producer:
@@ -87,6 +116,13 @@ def submit(
             print_events(producer.follow(ids[0], timeout=wait), as_json=as_json)
         elif wait is not None:
             print_result(producer.result(ids[0], wait=wait), as_json=as_json)
+
+
+def _at(name: str, moment: float | None, other: str, after: float | None) -> float | None:
+    """Unix seconds, given as a time or as a duration from now."""
+    if moment is not None and after is not None:
+        raise ConfigError(f"give --{name} or --{other}, not both")
+    return moment if after is None else time.time() + after
 
 
 def _question(prompt: str | None, system: str | None, images: list[str]) -> dict[str, Any]:
@@ -111,7 +147,7 @@ def _question(prompt: str | None, system: str | None, images: list[str]) -> dict
 def _read_jobs(source: str) -> list[dict[str, Any]]:
     """Jobs of a file (or stdin): one JSON object, or one a line. Raises :class:`BadMessage`."""
     try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read --job {source}: {error}") from error
     try:

@@ -1,4 +1,4 @@
-"""``mlxq worker``: becomes the worker process."""
+"""``mlxq worker`` and ``mlxq cache``: become processes of the worker package."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ PASS_THROUGH: Final[dict[str, Any]] = {
     "allow_extra_args": True,
     "help_option_names": [],
 }
-"""The worker explains its own options: ``mlxq worker --help`` reaches it as it is."""
+"""They explain their own options: ``mlxq worker --help`` reaches the worker as it is."""
 
 _NEEDED = ("mlx", "mlx_vlm", "mlxq_worker")
 
 
 def worker(context: typer.Context) -> None:
     """Run a worker: load a model, drain the queue ("mlxq worker --help" shows how)."""
-    command = worker_command(*context.args)
-    sys.stdout.flush()
-    os.execv(command[0], command)  # noqa: S606 - no shell wanted
+    _become(worker_command(*context.args))
 
 
-def worker_command(*arguments: str) -> list[str]:
+def cache(context: typer.Context) -> None:
+    """Look after the folder of caches on SSD: stats, verify, clear ("mlxq cache --help")."""
+    _become(worker_command(*context.args, module="mlxq_worker.cache"))
+
+
+def worker_command(*arguments: str, module: str = "mlxq_worker") -> list[str]:
     """The command line of a worker; raises :class:`ConfigError` where none is installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -36,4 +39,9 @@ def worker_command(*arguments: str) -> list[str]:
             f"no worker on this machine ({', '.join(missing)} not installed): "
             'pip install "mlxq[worker]"'
         )
-    return [sys.executable, "-P", "-m", "mlxq_worker", *arguments]
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def _become(command: list[str]) -> None:
+    sys.stdout.flush()
+    os.execv(command[0], command)  # noqa: S606 - no shell wanted

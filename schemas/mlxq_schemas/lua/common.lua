@@ -15,8 +15,14 @@ local function append(job, events, channel, event)
   return seq
 end
 
--- States of a job hash: queued (or absent: pushed by hand), running, and four that end it.
+-- States of a job hash: queued (or absent: pushed by hand), delayed, running, and four that end it.
 local ENDED = {finished = true, failed = true, cancelled = true, expired = true}
+
+-- The job waits in a stream from now on.
+local function enqueue(job, stream, id)
+  local entry = redis.call('XADD', stream, '*', 'id', id)
+  redis.call('HSET', job, 'state', 'queued', 'stream', stream, 'entry', entry)
+end
 
 -- The end of a job, whoever brings it: terminal event, result, results row, TTLs.
 local function conclude(k, id, state, event, result, now, ttl)

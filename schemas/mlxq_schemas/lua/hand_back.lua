@@ -6,6 +6,6 @@
 local known = redis.call('HMGET', KEYS[1], 'epoch', 'state')
 if known[1] ~= ARGV[1] or known[2] ~= 'running' then return -1 end
 redis.call('HINCRBY', KEYS[1], 'epoch', 1)
-redis.call('HSET', KEYS[1], 'handed_back', 1)
+redis.call('HSET', KEYS[1], 'uncounted', 1)
 redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'IDLE', ARGV[5], 'JUSTID')
 return 1

@@ -1,6 +1,7 @@
 -- Accept a job: idempotent by id.
--- KEYS: job, events, jobs stream of its priority, the three jobs streams (depth), result
--- ARGV: id, spec, digest, queued event, channel, now (s), max depth (0: no limit)
+-- KEYS: job, events, jobs stream of its priority, the three jobs streams (depth), result, delayed
+-- ARGV: id, spec, digest, queued event, channel, now (s), max depth (0: no limit),
+--       due (unix s; not after now: at once)
 -- Returns: {"ok"} | {"duplicate", state} | {"conflict"} | {"full", depth}
 local known = redis.call('HMGET', KEYS[1], 'digest', 'state', 'spec')
 if known[3] then
@@ -9,7 +10,8 @@ if known[3] then
 end
 local limit = tonumber(ARGV[7])
 if limit > 0 then
-  local depth = redis.call('XLEN', KEYS[4]) + redis.call('XLEN', KEYS[5]) + redis.call('XLEN', KEYS[6])
+  local depth = redis.call('ZCARD', KEYS[8])
+  for i = 4, 6 do depth = depth + redis.call('XLEN', KEYS[i]) end
   if depth >= limit then return {'full', depth} end
 end
 -- A server at its memory limit refuses a script at its first write, if that may need memory
@@ -17,8 +19,12 @@ end
 redis.call('APPEND', KEYS[7], '')
 -- An entry pushed without its hash may have left a failed end under this id.
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])
-redis.call('HSET', KEYS[1], 'spec', ARGV[2], 'digest', ARGV[3], 'state', 'queued', 'submitted', ARGV[6])
+redis.call('HSET', KEYS[1], 'spec', ARGV[2], 'digest', ARGV[3], 'submitted', ARGV[6])
 append(KEYS[1], KEYS[2], ARGV[5], ARGV[4])
-local entry = redis.call('XADD', KEYS[3], '*', 'id', ARGV[1])
-redis.call('HSET', KEYS[1], 'stream', KEYS[3], 'entry', entry)
+if tonumber(ARGV[8]) > tonumber(ARGV[6]) then
+  redis.call('HSET', KEYS[1], 'state', 'delayed', 'stream', KEYS[3])
+  redis.call('ZADD', KEYS[8], ARGV[8], ARGV[1])
+else
+  enqueue(KEYS[1], KEYS[3], ARGV[1])
+end
 return {'ok'}

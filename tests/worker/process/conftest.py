@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,15 +15,22 @@ from worker_process import StartWorker, WorkerProcess
 
 @pytest.fixture
 def start_worker(server: EmbeddedServer, queue: str, tmp_path: Path) -> Iterator[StartWorker]:
-    """Starts ready workers on ``noop:``; options as in ``start_worker("--lease", "1")``."""
+    """Starts ready workers, as ``start_worker("--lease", "1")``; model None: the bundled one."""
     started: list[WorkerProcess] = []
 
-    def start(*options: str, model: str = "noop:", url: str = server.url) -> WorkerProcess:
+    def start(
+        *options: str,
+        model: str | None = "noop:",
+        url: str = server.url,
+        wait: bool = True,
+        **how: Sequence[str],
+    ) -> WorkerProcess:
         log = tmp_path / f"worker-{len(started)}.log"
-        common = ("--redis-url", url, "--queue", queue, "--model", model)
-        worker = WorkerProcess(log, *common, *options)
+        common = ["--redis-url", url, "--queue", queue, *(["--model", model] if model else [])]
+        worker = WorkerProcess(log, *common, *options, **how)
         started.append(worker)
-        worker.wait_ready()
+        if wait:
+            worker.wait_ready()
         return worker
 
     yield start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,14 +55,15 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> list[WorkerConfig]:
     return seen
 
 
-def test_options_and_variables_set_everything(configs: list[WorkerConfig]) -> None:
-    arguments = ["--max-rows", "3", "--media-root", "/a", "--media-root", "/b", "--no-http"]
+def test_options_and_variables_set_everything(configs: list[WorkerConfig], tmp_path: Path) -> None:
+    roots = [str(tmp_path), str(tmp_path.parent)]
+    arguments = ["--max-rows", "3", "--media-root", roots[0], "--media-root", roots[1], "--no-http"]
     variables = {"MLXQ_QUEUE": "q", "MLXQ_MODEL": "noop:", "MLXQ_LEASE": "7.5", "MLXQ_BURST": "1"}
     result = CliRunner().invoke(cli.app, arguments, env=variables)
     assert result.exit_code == 0, result.output
     [config] = configs
     assert (config.max_rows, config.queue, config.model) == (3, "q", "noop:")
-    assert [str(root) for root in config.media_roots] == ["/a", "/b"]
+    assert [str(root) for root in config.media_roots] == roots
     assert (config.allow_http, config.lease, config.burst) == (False, 7.5, True)
 
 
@@ -74,7 +76,8 @@ def test_every_setting_has_an_option() -> None:
 
 @pytest.mark.usefixtures("configs")
 @pytest.mark.parametrize(
-    "arguments", [["--max-rows", "0"], ["--queue", "a b"], ["--max-rows", "x"]]
+    "arguments",
+    [["--max-rows", "0"], ["--queue", "a b"], ["--max-rows", "x"], ["--media-root", "/no/such"]],
 )
 def test_wrong_settings_exit_with_two(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli.app, arguments)

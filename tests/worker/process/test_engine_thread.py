@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlxq_schemas import Usage
-from mlxq_schemas.errors import GenerationFailed, InvalidJob, ModelNotLoaded
+from mlxq_schemas.errors import EngineFailed, InvalidJob, ModelNotLoaded
 from mlxq_worker.backend import Backend
 from mlxq_worker.engine.request import Request, Response
 from mlxq_worker.process.engine_thread import MAX_FAULTS, EngineThread
@@ -125,7 +125,7 @@ def test_a_failed_step_ends_its_rows_and_others_go_on(room: Room) -> None:
     room.engine.put(Request("a"))
     room.engine.start()
     failed = room.answer()
-    assert isinstance(failed.error, GenerationFailed)
+    assert isinstance(failed.error, EngineFailed)
     assert "step failed" in failed.error.message
     assert room.answer().request_id == "a"  # the aborted row's own end; nobody listens any more
     room.engine.put(Request("b"))

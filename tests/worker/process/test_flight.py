@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mlxq_worker.process.flight import Flight, Flights, Stage
+from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.entry import Entry
 
@@ -74,4 +74,4 @@ def test_a_cancel_before_the_claim_is_not_forgotten() -> None:
     assert flights.cancel("a") == [flight]
     assert flights.cancel("other") == []
     flights.claimed(flight, Claim(ENTRY, "a", epoch=1))
-    assert flight.cancelled
+    assert flight.stop is Stop.CANCELLED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from mlxq_schemas.errors import MlxqError
 from mlxq_worker.backend import Backend, BlobReader
 from mlxq_worker.engine.request import Prepared, Request
 from mlxq_worker.noop import EchoGenerator
-from mlxq_worker.process.flight import Flight, Flights, Stage
+from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
 from mlxq_worker.process.prepare_pool import PreparePool
 from mlxq_worker.process.report import Reporter
 from mlxq_worker.queue.claim import Claim
@@ -34,14 +35,20 @@ class Desk:
         self.outcomes: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.starts: list[bool] = []
 
-    def started(self, flight: Flight, *, restart: bool = False) -> None:
-        self.starts.append(restart)
+    def started(self, flight: Flight, restart: str = "") -> None:
+        self.starts.append(bool(restart))
+        flight.started = True
+        flight.began = time.monotonic()
 
     def failed(self, flight: Flight, error: MlxqError) -> None:
         self.outcomes.put(error.code)
 
-    def cancelled(self, flight: Flight) -> None:
-        self.outcomes.put("cancelled")
+    def stopped(self, flight: Flight) -> None:
+        assert flight.stop
+        self.outcomes.put(flight.stop.value)
+
+    def too_early(self, flight: Flight, not_before: float) -> None:
+        self.outcomes.put(not_before)
 
 
 class Kitchen:
@@ -68,7 +75,7 @@ class Kitchen:
         if self.error is not None:
             raise self.error
         for flight in self.during:
-            flight.cancelled = True
+            flight.stop = Stop.CANCELLED
         media = (job.prompt or "",)
         return Request(job.id, prepared=Prepared([1], media=media), prompt=job.prompt)
 
@@ -113,7 +120,12 @@ def test_a_good_job_becomes_a_request_of_its_claim(kitchen: Kitchen) -> None:
         (b'{"id": "b", "prompt": "p"}', "invalid_job"),
         (b'{"prompt": " "}', "empty_prompt"),
         (b'{"prompt": "p", "surprise": 1}', "unsupported"),
-        (b'{"prompt": "p", "deadline": 1}', "unsupported"),
+        (b'{"prompt": "p", "tools": []}', "unsupported"),
+        (b'{"prompt": "p", "deadline": 1}', "expired"),
+        (b'{"prompt": "p", "deadline": 1, "not_before": 2}', "invalid_job"),
+        (b'{"prompt": "p", "timeout": 0}', "invalid_job"),
+        (b'{"prompt": "p", "timeout": 1e-9}', "timeout"),
+        (b'{"prompt": "p", "max_attempts": 0}', "invalid_job"),
         (b'{"prompt": "p", "model": "other"}', "unknown_model"),
         (b" " * (32 * 1024 * 1024 + 1), "too_large"),
     ],
@@ -141,6 +153,20 @@ def test_a_job_cancelled_while_it_is_prepared_does_not_run(kitchen: Kitchen) -> 
     flight = kitchen.flight()
     kitchen.during = [flight]
     assert kitchen.outcome(flight) == "cancelled"
+
+
+def test_a_job_before_its_time_is_put_off(kitchen: Kitchen) -> None:
+    due = time.time() + 3600
+    spec = f'{{"prompt": "p", "not_before": {due}}}'.encode()
+    assert kitchen.outcome(kitchen.flight(spec)) == due
+    assert kitchen.desk.starts == []
+
+
+def test_a_read_that_the_server_refuses_may_pass(
+    kitchen: Kitchen, redis_client: redis.Redis, queue: str
+) -> None:
+    redis_client.set(Keys(queue).events("a"), "no stream", ex=60)
+    assert kitchen.outcome(kitchen.flight(attempt=2, seq=2)) == "queue_unavailable"
 
 
 def test_a_second_attempt_goes_on_after_the_first(

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
 import pytest
 
-from mlxq_schemas import Event, Failed, Finished, Job, Retrying, Sampling, Started, Token, Usage
-from mlxq_schemas.errors import GenerationFailed
+from mlxq_schemas import (
+    Event,
+    Failed,
+    Finished,
+    Job,
+    Retrying,
+    Sampling,
+    Started,
+    Token,
+    TokenLogprob,
+    Usage,
+)
+from mlxq_schemas.errors import GenerationFailed, MediaFetchFailed
 from mlxq_worker.engine.request import Response, Times
-from mlxq_worker.process.flight import Flight, Flights, Stage
-from mlxq_worker.process.report import Reporter
+from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
+from mlxq_worker.process.report import LONGEST_DELAY, Reporter, Retries
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.entry import Entry
-from mlxq_worker.queue.outbox import Ending
+from mlxq_worker.queue.outbox import Closing, Ending, PutOff
 from mlxq_worker.queue.publish import Publisher
 
 
@@ -23,26 +35,36 @@ class Paper:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.endings: list[Ending] = []
+        self.put_offs: list[PutOff] = []
 
     def add(self, claim: Claim, event: Event) -> None:
         self.events.append(event)
 
-    def end(self, claim: Claim, ending: Ending) -> None:
-        self.endings.append(ending)
+    def add_text(
+        self, claim: Claim, text: str, ids: list[int], logprobs: list[TokenLogprob]
+    ) -> None:
+        self.add(claim, Token(job=claim.job_id, text=text, ids=ids, logprobs=logprobs or None))
+
+    def end(self, claim: Claim, ending: Closing) -> None:
+        if isinstance(ending, PutOff):
+            self.put_offs.append(ending)
+        else:
+            self.endings.append(ending)
 
 
 class Desk:
     def __init__(self) -> None:
         self.paper = Paper()
         self.flights = Flights()
-        self.reporter = Reporter(cast(Publisher, self.paper), self.flights, "w")
+        retries = Retries(max_attempts=3, delay=8.0)
+        self.reporter = Reporter(cast(Publisher, self.paper), self.flights, "w", retries)
         self.reporter.identity = "model@1"
 
-    def flight(self, **fields: Any) -> Flight:
+    def flight(self, errors: int = 0, **fields: Any) -> Flight:
         entry = Entry("s", "1-0", "a")
         flight = self.flights.reserve(entry)
         assert flight is not None
-        self.flights.claimed(flight, Claim(entry, "a", epoch=3, attempt=2))
+        self.flights.claimed(flight, Claim(entry, "a", epoch=3, attempt=2, errors=errors))
         flight.job = Job(id="a", prompt="p", **fields)
         self.flights.advance(flight, Stage.RUNNING)
         return flight
@@ -104,11 +126,12 @@ def test_text_of_earlier_attempts_belongs_to_the_result(desk: Desk) -> None:
 
 
 def test_a_restart_is_told_before_the_start(desk: Desk) -> None:
-    desk.reporter.started(desk.flight(), restart=True)
+    desk.reporter.started(desk.flight(), restart="another model")
     retrying, started = desk.paper.events
     assert isinstance(retrying, Retrying)
-    assert retrying.restart
+    assert (retrying.restart, retrying.message) == (True, "another model")
     assert isinstance(started, Started)
+    assert started.model == "model@1"
 
 
 def test_a_failure_has_a_code_and_no_secrets(desk: Desk) -> None:
@@ -126,7 +149,7 @@ def test_only_a_cancelled_job_ends_as_cancelled(desk: Desk) -> None:
     flight = desk.flight()
     desk.say(finish_reason="cancelled", usage=USAGE)
     assert desk.paper.endings == []
-    flight.cancelled = True
+    flight.stop = Stop.CANCELLED
     desk.say(finish_reason="cancelled", usage=USAGE)
     assert desk.paper.endings[0].event.type == "cancelled"
 
@@ -135,7 +158,8 @@ def test_nothing_comes_after_the_end(desk: Desk) -> None:
     flight = desk.flight()
     desk.reporter.failed(flight, GenerationFailed("x"))
     desk.say(1, "late", finish_reason="stop", usage=USAGE)
-    desk.reporter.cancelled(flight)
+    flight.stop = Stop.CANCELLED
+    desk.reporter.stopped(flight)
     assert desk.tokens == []
     assert len(desk.paper.endings) == 1
     assert flight.stage is Stage.ENDING
@@ -166,3 +190,63 @@ def test_a_report_that_fails_ends_the_job(desk: Desk, monkeypatch: pytest.Monkey
     event = desk.paper.endings[0].event
     assert isinstance(event, Failed)
     assert event.code == "internal"
+
+
+def test_an_error_that_may_pass_puts_the_job_off_with_its_text(desk: Desk) -> None:
+    flight = desk.flight()
+    desk.say(1, "part")
+    desk.reporter.failed(flight, MediaFetchFailed("cut at https://me:pw@host/"))
+    [put_off] = desk.paper.put_offs
+    event = put_off.event
+    assert (event.code, event.restart, put_off.errors) == ("media_fetch_failed", False, 1)
+    assert "pw" not in event.message
+    assert 4.0 <= event.delay <= 8.0
+    assert put_off.due <= time.time() + 8.0
+    assert desk.tokens == [("part", [1])]
+    desk.reporter.settled("a:3", put_off)
+    assert (desk.reporter.counters.put_off, desk.reporter.counters.ended) == (1, 0)
+    assert len(desk.flights) == 0
+
+
+@pytest.mark.parametrize(("errors", "asked", "dead"), [(1, None, 0), (2, None, 1), (2, 9, 0)])
+def test_the_last_of_its_attempts_is_its_end(
+    desk: Desk, errors: int, asked: int | None, dead: int
+) -> None:
+    flight = desk.flight(errors, max_attempts=asked)
+    desk.reporter.failed(flight, MediaFetchFailed("cut"))
+    assert (len(desk.paper.endings), len(desk.paper.put_offs)) == (dead, 1 - dead)
+
+
+def test_a_retry_does_not_outlast_the_deadline(desk: Desk) -> None:
+    deadline = time.time() + 0.5
+    desk.reporter.failed(desk.flight(deadline=deadline), MediaFetchFailed("cut"))
+    assert desk.paper.put_offs[0].due == deadline
+
+
+def test_a_cancelled_job_is_not_tried_again(desk: Desk) -> None:
+    flight = desk.flight()
+    flight.stop = Stop.CANCELLED
+    desk.reporter.failed(flight, MediaFetchFailed("cut"))
+    assert desk.paper.endings[0].event.type == "cancelled"
+
+
+def test_pauses_double_up_to_a_limit() -> None:
+    retries = Retries(delay=2.0)
+    assert all(1.0 <= retries.pause(1) <= 2.0 for _ in range(50))
+    assert all(8.0 <= retries.pause(4) <= 16.0 for _ in range(50))
+    assert all(LONGEST_DELAY / 2 <= retries.pause(n) <= LONGEST_DELAY for n in (20, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("stop", "kind", "code"),
+    [(Stop.EXPIRED, "expired", None), (Stop.TIMEOUT, "failed", "timeout")],
+)
+def test_limits_of_a_job_end_it_with_the_text_so_far(
+    desk: Desk, stop: Stop, kind: str, code: str | None
+) -> None:
+    flight = desk.flight(timeout=5.0)
+    desk.say(1, "part")
+    flight.stop = stop
+    desk.say(finish_reason="cancelled", usage=USAGE)
+    result = desk.paper.endings[0].result
+    assert (result.type, result.code, result.text, result.usage) == (kind, code, "part", USAGE)

@@ -7,8 +7,10 @@ from typing import cast
 
 import pytest
 
+from mlxq_schemas import Keys
 from mlxq_schemas.errors import QueueError
 from mlxq_worker.process.flight import Flight, Flights
+from mlxq_worker.process.quarantine import Quarantine
 from mlxq_worker.process.taking import Taker
 from mlxq_worker.queue.claim import Claim, Claimer, Refused
 from mlxq_worker.queue.entry import Entry
@@ -18,7 +20,7 @@ LINK = cast(Link, None)
 
 
 class Office:
-    """Stands for the claimer; entries named "gone" and "oom" get these answers."""
+    """Stands for the claimer; entries named "gone", "oom" and "suspect..." get these answers."""
 
     def __init__(self) -> None:
         self.flights = Flights()
@@ -26,11 +28,22 @@ class Office:
         self.rereads = 0
         self.limit = 100
         self.error: Exception | None = None
+        self.given_back: list[str] = []
+        self.quarantine = Quarantine(
+            LINK,
+            Keys(),
+            self.flights,
+            prepare=self.prepared.append,
+            on_lost=lambda *_: None,
+            on_open=lambda: None,
+        )
         self.taker = Taker(
             self.flights,
             cast(Claimer, self),
             4,
             limit=lambda: self.limit,
+            quarantine=self.quarantine,
+            give_back=lambda _, claims: self.given_back.extend(c.job_id for c in claims),
             prepare=self.prepared.append,
             reread=self.reread,
         )
@@ -50,7 +63,8 @@ class Office:
             case "oom":
                 return Refused(RuntimeError("OOM"))
             case name:
-                return Claim(entry, name or "", epoch=1)
+                name = name or ""
+                return Claim(entry, name, epoch=1, alone=name.startswith("suspect"))
 
     def take(self, *names: str) -> None:
         self.taker.take(LINK, [Entry("s", f"{name}-0", name) for name in names])
@@ -90,3 +104,19 @@ def test_a_broken_connection_forgets_all() -> None:
     with pytest.raises(ConnectionError):
         office.take("a", "b")
     assert (len(office.flights), office.rereads) == (0, 1)
+
+
+def test_one_suspect_waits_and_no_more_is_taken() -> None:
+    office = Office()
+    office.take("a", "suspect1", "suspect2", "b")
+    assert office.ids == ["a", "b"]
+    assert office.given_back == ["suspect2"]
+    assert office.taker.room() == 0
+    assert sorted(office.flights.job_ids()) == ["a", "b", "suspect1"]
+
+
+def test_what_was_read_before_a_suspect_began_is_not_claimed() -> None:
+    office = Office()
+    office.quarantine.shut = True
+    office.take("a")
+    assert (office.ids, len(office.flights), office.rereads) == ([], 0, 1)

@@ -64,6 +64,7 @@ def test_jobs_are_done_and_the_worker_shows_and_ends_in_order(
     check(redis_client, queue, texts)
     keys = Keys(queue)
     eventually(lambda: redis_client.hget(keys.worker("w1"), "max_rows") == b"4", "health row")
+    eventually(lambda: float(redis_client.hget(keys.worker("w1"), "jobs_per_s") or 0) > 0, "a rate")
     worker.terminate()
     assert worker.wait() == 0, worker.log
     assert not redis_client.exists(keys.workers, keys.worker("w1"))
@@ -158,7 +159,7 @@ def test_a_second_signal_hands_back_at_once(
     eventually(lambda: "stopping" in worker.log, "the first signal")
     worker.process.send_signal(signal.SIGINT)
     assert worker.wait() == 0, worker.log
-    assert redis_client.hget(Keys(queue).job("long"), "handed_back") == b"1"
+    assert redis_client.hget(Keys(queue).job("long"), "uncounted") == b"1"
 
 
 def test_burst_and_max_jobs_end_by_themselves(
@@ -299,6 +300,10 @@ def test_a_frozen_worker_publishes_nothing_when_it_wakes(
     wait(producer, list(texts))
     check(redis_client, queue, texts)
     assert "lost a job" in frozen.log
+    for name in texts:
+        rows = redis_client.xrange(Keys(queue).events(name))
+        attempts = [decode_event(fields[b"e"]).attempt for _, fields in rows]
+        assert attempts == sorted(attempts)  # nothing of the first attempt after the second began
 
 
 @pytest.mark.slow

@@ -60,6 +60,23 @@ def test_errors_do_not_end_it_nor_can_wakes_make_it_hot(
     assert waits == [1, 2, 3]
 
 
+def test_a_duty_that_must_not_be_late_waits_no_longer_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = threading.Semaphore(0)
+
+    def step() -> float:
+        calls.release()
+        raise redis.ConnectionError("away")
+
+    monkeypatch.setattr(module, "backoff", lambda _: 3600.0)
+    duty = Duty("test", step, longest=0.001)
+    duty.start()
+    assert all(calls.acquire(timeout=10) for _ in range(3))
+    duty.stop()
+    assert duty.join(10)
+
+
 def test_one_that_never_started_can_be_stopped() -> None:
     duty = Duty("test", lambda: 0.0)
     duty.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -137,3 +138,25 @@ def test_a_pending_entry_without_its_text_is_marked(
     redis_client.xdel(keys.jobs(), entry)
     desk.intake.step()
     assert [e.deleted for e in desk.taken] == [True]
+
+
+def test_while_all_wait_places_go_by_weight_and_none_starves(desk: Desk, other: LuaWorker) -> None:
+    for priority in ("high", "normal", "low"):
+        submit(other, *(f"{priority}{i}" for i in range(20)), priority=priority)
+    desk.free = 1
+    for _ in range(20):
+        desk.intake.step()
+    counts = Counter(str(name).rstrip("0123456789") for name in desk.ids)
+    assert counts == {"high": 12, "normal": 6, "low": 2}
+    assert desk.ids[0] == "high0"
+    desk.free = 10
+    desk.intake.step()
+    assert [str(name)[0] for name in desk.ids[20:]] == [*"hhhhhhnnnl"]
+
+
+def test_places_that_a_stream_cannot_fill_go_to_the_others(desk: Desk, other: LuaWorker) -> None:
+    submit(other, "h", priority="high")
+    submit(other, *(f"l{i}" for i in range(20)), priority="low")
+    desk.free = 10
+    desk.intake.step()
+    assert desk.ids == ["h", *(f"l{i}" for i in range(9))]

@@ -47,7 +47,7 @@ class Press:
         return found[0]
 
     def text(self, claim: Claim, text: str) -> None:
-        self.publisher.add(claim, Token(job=claim.job_id, text=text, ids=[ord(c) for c in text]))
+        self.publisher.add_text(claim, text, [ord(c) for c in text])
 
     def end(self, claim: Claim, text: str) -> None:
         event = Finished(job=claim.job_id, reason="stop", text=text)
@@ -179,7 +179,7 @@ def test_events_that_the_server_lost_are_not_skipped(
     press.text(claim, "ef")
     press.publisher.step()
     assert set(press.lost) == {"a:1"}
-    assert press.other.state("a")["handed_back"] == "1"
+    assert press.other.state("a")["uncounted"] == "1"
 
 
 @contextmanager

@@ -8,19 +8,21 @@ import redis
 
 from lua_worker import LuaWorker
 from mlxq_schemas import GROUP, Job
+from mlxq_worker.queue import reclaim as module
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.link import Link
 from mlxq_worker.queue.reclaim import Reclaimer
+from worker_process import eventually
 
 LONG = 3_600_000
 
 
 class Sweeper:
-    def __init__(self, link: Link, other: LuaWorker, room: int = 10) -> None:
+    def __init__(self, link: Link, other: LuaWorker, room: int = 10, lease: float = 60) -> None:
         self.free = room
         self.taken: list[Entry] = []
         self.reclaimer = Reclaimer(
-            link, other.keys, "w", lease=60, period=15, room=lambda: self.free, take=self.take
+            link, other.keys, "w", lease=lease, period=15, room=lambda: self.free, take=self.take
         )
 
     def take(self, entries: Sequence[Entry]) -> None:
@@ -66,7 +68,76 @@ def test_it_takes_no_more_than_fit_and_goes_on_there(
     assert sorted(map(str, sweeper.ids)) == [f"j{i}" for i in range(6)]
 
 
+def test_after_a_reconnect_owners_may_renew_first(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    for name in ("silent", "back"):
+        other.submit(Job(id=name, prompt="p"))
+    (silent, _), (back, _) = other.read(2)
+    sweeper = Sweeper(link, other, lease=0.5)
+    sweeper.reclaimer.step()
+    link.close()  # as the server's restart does
+    expire(redis_client, other, silent, back)
+    assert other.hand_back("back", other.claim("back", back)[1], back) == 1
+    sweeper.reclaimer.step()
+    assert sweeper.ids == ["back"]
+    eventually(lambda: sweeper.reclaimer.step() and "silent" in sweeper.ids)
+
+
 def test_no_stream_no_error(link: Link, other: LuaWorker) -> None:
     sweeper = Sweeper(link, other)
     sweeper.reclaimer.step()
     assert sweeper.taken == []
+
+
+def test_one_worker_sweeps_at_a_time(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    expire(redis_client, other, other.read()[0][0])
+    sweeper = Sweeper(link, other)
+    redis_client.set(other.keys.sweeper, "another", px=60_000)
+    assert sweeper.reclaimer.step() == module.LOCKED_PAUSE
+    assert sweeper.ids == []
+    assert redis_client.get(other.keys.sweeper) == b"another"
+    redis_client.delete(other.keys.sweeper)
+    assert sweeper.reclaimer.step() == 15
+    assert sweeper.ids == ["a"]
+    assert not redis_client.exists(other.keys.sweeper)
+
+
+def test_the_lock_of_a_sweeper_that_dies_runs_out(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    expire(redis_client, other, other.read()[0][0])
+    left: list[int] = []
+
+    def take(_: Sequence[Entry]) -> None:
+        left.append(redis_client.pttl(other.keys.sweeper))
+
+    Reclaimer(link, other.keys, "w", lease=60, period=15, room=lambda: 1, take=take).step()
+    assert 0 < left[0] <= module.LOCK_MS
+
+
+def test_a_worker_without_room_leaves_the_sweep_to_others(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    sweeper = Sweeper(link, other, room=0)
+    redis_client.set(other.keys.sweeper, "another", px=60_000)
+    assert sweeper.reclaimer.step() == 15
+
+
+def test_a_sweep_that_began_in_the_middle_goes_all_the_way_round(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    for i in range(40):
+        other.submit(Job(id=f"j{i}", prompt="p"))
+    entries = [entry for entry, _ in other.read(40)]
+    expire(redis_client, other, entries[20])
+    sweeper = Sweeper(link, other, room=1)
+    sweeper.reclaimer.step()
+    expire(redis_client, other, entries[0])
+    sweeper.free = 1
+    sweeper.reclaimer.step()
+    assert sweeper.ids == ["j20", "j0"]

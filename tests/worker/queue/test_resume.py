@@ -27,24 +27,43 @@ def test_text_and_ids_join_over_pages(
     monkeypatch.setattr(module, "PAGE", 3)
     tokens = [token(f"t{i} ", i, i + 100) for i in range(8)]
     published(other, Started(job="a"), *tokens)
-    prior = read_prior(client, keys, "a")
+    prior = read_prior(client, keys, "a", "m")
     assert prior.text == "".join(t.text for t in tokens)
     assert prior.ids == [i for t in tokens for i in t.ids]
 
 
 def test_nothing_published(client: redis.Redis, keys: Keys) -> None:
-    assert read_prior(client, keys, "none") == Prior()
+    assert read_prior(client, keys, "none", "m") == Prior()
 
 
 def test_text_before_a_restart_is_void(client: redis.Redis, keys: Keys, other: LuaWorker) -> None:
     again = Retrying(job="a", code="x", message="", restart=True)
     goes_on = Retrying(job="a", code="x", message="")
     published(other, token("old", 1), again, token("new", 2), goes_on, token("er", 3))
-    assert read_prior(client, keys, "a") == Prior("newer", [2, 3])
+    assert read_prior(client, keys, "a", "m") == Prior("newer", [2, 3])
 
 
 def test_text_without_ids_cannot_be_gone_on_from(
     client: redis.Redis, keys: Keys, other: LuaWorker
 ) -> None:
     published(other, token("a", 1), token("b"))
-    assert read_prior(client, keys, "a").restart
+    assert read_prior(client, keys, "a", "m").restart
+
+
+def test_only_the_model_that_made_the_text_goes_on_with_it(
+    client: redis.Redis, keys: Keys, other: LuaWorker
+) -> None:
+    begins = [Started(job="a", model="m"), Started(job="a", model="n")]
+    published(other, begins[0], token("of m", 1), begins[1])
+    assert read_prior(client, keys, "a", "m") == Prior("of m", [1])
+    assert "by m, not by n" in read_prior(client, keys, "a", "n").restart
+
+
+def test_after_a_restart_the_new_model_goes_on(
+    client: redis.Redis, keys: Keys, other: LuaWorker
+) -> None:
+    again = Retrying(job="a", code="restart", message="", restart=True)
+    begins = [Started(job="a", model="m"), Started(job="a", model="n")]
+    published(other, begins[0], token("of m", 1), again, begins[1], token("of n", 2))
+    assert read_prior(client, keys, "a", "n") == Prior("of n", [2])
+    assert read_prior(client, keys, "a", "m").restart

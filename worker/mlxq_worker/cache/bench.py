@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
@@ -28,7 +28,11 @@ LAYOUT = "bench"
 
 @dataclass(frozen=True)
 class Figure:
-    """One line: medians over rounds, in MB/s; ``ratio``: time to restore by time to read."""
+    """One line: medians over rounds, in MB/s.
+
+    ``ratio``: time to restore by time to read; ``cpu_ratio``: the same of processor time, which
+    other processes on the machine change less.
+    """
 
     source: str
     blocks: int
@@ -37,6 +41,12 @@ class Figure:
     read: float
     restore: float
     ratio: float
+    cpu_ratio: float
+
+
+class _Seconds(NamedTuple):
+    wall: float
+    cpu: float
 
 
 def measure(folder: Path, blocks: int, block_bytes: int, rounds: int) -> list[Figure]:
@@ -49,10 +59,12 @@ def measure(folder: Path, blocks: int, block_bytes: int, rounds: int) -> list[Fi
         figures: list[Figure] = []
         for source in ("page cache", *(["disk"] if hasattr(os, "posix_fadvise") else [])):
             pairs = [_round(tier, keys, paths, source) for _ in range(rounds + 1)][1:]
-            read, restore = (statistics.median(times) for times in zip(*pairs, strict=True))
-            ratio = statistics.median(restore / read for read, restore in pairs)
+            middle = statistics.median
+            read, restore = middle(a.wall for a, _ in pairs), middle(b.wall for _, b in pairs)
             rates = (total / 1e6 / seconds, total / 1e6 / read, total / 1e6 / restore)
-            figures.append(Figure(source, blocks, block_bytes, *rates, ratio))
+            ratio = middle(b.wall / a.wall for a, b in pairs)
+            cpu_ratio = middle(b.cpu / a.cpu for a, b in pairs)
+            figures.append(Figure(source, blocks, block_bytes, *rates, ratio, cpu_ratio))
         return figures
     finally:
         tier.close()
@@ -81,8 +93,8 @@ def _random(rng: np.random.Generator, size: int) -> np.ndarray[tuple[int], np.dt
 
 def _round(
     tier: DiskTier, keys: Sequence[bytes], paths: Sequence[Path], source: str
-) -> tuple[float, float]:
-    """Seconds to read, seconds to restore."""
+) -> tuple[_Seconds, _Seconds]:
+    """To read, and to restore."""
 
     def restore() -> None:
         if len(tier.load(keys).result()) != len(keys):
@@ -94,13 +106,13 @@ def _round(
     )
 
 
-def _timed(work: Callable[[], object], paths: Sequence[Path], source: str) -> float:
+def _timed(work: Callable[[], object], paths: Sequence[Path], source: str) -> _Seconds:
     if source == "disk":
         for path in paths:
             _forget(path)
-    start = time.perf_counter()
+    start = _Seconds(time.perf_counter(), time.process_time())
     work()
-    return time.perf_counter() - start
+    return _Seconds(time.perf_counter() - start.wall, time.process_time() - start.cpu)
 
 
 def _forget(path: Path) -> None:
@@ -131,7 +143,8 @@ def bench(
             typer.echo(
                 f"{one.source}: {one.blocks} blocks of {one.block_bytes} bytes: restore "
                 f"{one.restore:.0f} MB/s, plain read {one.read:.0f} MB/s, "
-                f"time {one.ratio:.2f} x; written at {one.write:.0f} MB/s"
+                f"time {one.ratio:.2f} x, processor {one.cpu_ratio:.2f} x; "
+                f"written at {one.write:.0f} MB/s"
             )
 
 

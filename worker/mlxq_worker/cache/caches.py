@@ -12,7 +12,7 @@ from mlxq_worker.cache.features import FeatureCache
 from mlxq_worker.cache.host import HostBlock
 from mlxq_worker.cache.layout import Layout
 from mlxq_worker.cache.prefix import PrefixCache
-from mlxq_worker.cache.store import BlockStore
+from mlxq_worker.cache.store import COUNTERS, BlockStore
 from mlxq_worker.models.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -76,7 +76,10 @@ class Caches:
     @staticmethod
     def arrived(store: BlockStore, blocks: Sequence[HostBlock]) -> None:
         """Take what the SSD brought into memory."""
-        store.put([Block.from_host(block) for block in blocks])
+        arrived = [Block.from_host(block) for block in blocks]
+        store.counts["promoted"] += len(arrived)
+        store.counts["promoted_bytes"] += sum(block.nbytes for block in arrived)
+        store.put(arrived)
 
     def close(self) -> None:
         """Let the SSD finish what it writes."""
@@ -88,7 +91,7 @@ class Caches:
         found: dict[str, Any] = {}
         for name, store in (("prefix", self.prefixes.store), ("feature", self.features.store)):
             found |= {f"{name}_bytes": store.nbytes, f"{name}_blocks": len(store)}
-            found |= {f"{name}_{count}": store.counts[count] for count in ("stored", "evicted")}
+            found |= {f"{name}_{count}": store.counts[count] for count in COUNTERS}
         if self._disk is not None:
             found |= {f"disk_{key}": value for key, value in self._disk.stats().items()}
         return found

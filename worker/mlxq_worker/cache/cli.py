@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from mlxq_schemas.errors import ConfigError
 from mlxq_worker.cache import disk_care
 from mlxq_worker.cache.disk_folder import CacheFolder
+from mlxq_worker.cache.warm import warm
 
 EXIT_DAMAGED: Final = 1
 EXIT_USAGE: Final = 2
@@ -65,6 +66,9 @@ def verify(folder: Dir, as_json: Json = False) -> None:
 def clear(folder: Dir, as_json: Json = False) -> None:
     """Remove every block. Workers may go on meanwhile: they compute again what they miss."""
     _show({"removed_blocks": disk_care.clear(_existing(folder))}, as_json=as_json)
+
+
+app.command()(warm)
 
 
 def main() -> None:

@@ -84,6 +84,7 @@ class DiskTier:
         self._broken = False
         self._closing = False
         self._deadline = float("inf")
+        self._typical_bytes = 0
         self._waiting_bytes = 0
         self._waiting: OrderedDict[bytes, tuple[HostBlock, int]] = OrderedDict()
         self._uses: dict[bytes, int] = {}
@@ -119,11 +120,14 @@ class DiskTier:
             self._sightings[key] = seen
             if len(self._sightings) > _SIGHTINGS:
                 self._sightings.popitem(last=False)
-            return (shared or seen >= self._admit_at) and self._obstacle(key, 0) is None
+            if not shared and seen < self._admit_at:
+                return False
+            return self._obstacle(key, self._typical_bytes) is None
 
     def offer(self, block: HostBlock) -> bool:
         """Let a block be written soon; False if it will not be. Its bytes must not change."""
         with self._changed:
+            self._typical_bytes = block.nbytes
             obstacle = self._obstacle(block.key, block.nbytes)
             if obstacle:
                 self._counts[f"refused_{obstacle}"] += 1
@@ -279,6 +283,7 @@ class DiskTier:
         with self._changed:
             uses, self._uses = self._uses, {}
         try:
+            self._store.sync()
             self._store.persist_uses(uses)
             self._index.refresh()
         except OSError as error:

@@ -52,6 +52,9 @@ def verify(folder: CacheFolder) -> Report:
     with folder.lock():
         report.stale = folder.remove_stale()[0]
     for path in _files(folder):
+        if not _is_block(path):
+            report.strangers += 1
+            continue
         try:
             _check(path, report)
         except FileNotFoundError:
@@ -64,13 +67,9 @@ def verify(folder: CacheFolder) -> Report:
 
 
 def _check(path: Path, report: Report) -> None:
-    key = key_of(path.name)
-    if key is None or path.name != key.hex() or path.parent.name != path.name[:2]:
-        report.strangers += 1
-        return
     size = path.lstat().st_size
     stored = read(path, Space())
-    if stored.block.key != key:
+    if stored.block.key != key_of(path.name):
         raise Damaged(Damage.FOREIGN, "named by another key")
     report.blocks += 1
     report.bytes += size
@@ -83,7 +82,8 @@ def survey(folder: CacheFolder) -> dict[str, Any]:
     """Sizes and times, without reading a block; times in seconds since 1970."""
     index = Index(folder)
     index.refresh()
-    used = sorted(index.used(key) / 1e9 for path in _files(folder) if (key := key_of(path.name)))
+    keys = [key_of(path.name) for path in _files(folder) if _is_block(path)]
+    used = sorted(index.used(key) / 1e9 for key in keys if key)
     writing = folder.sizes(folder.temporary)
     damaged = folder.sizes(folder.quarantine)
     with folder.lock() as fd:
@@ -109,10 +109,21 @@ def clear(folder: CacheFolder) -> int:
     """
     with folder.lock():
         folder.remove_stale()
-        blocks = [path for path in _files(folder) if key_of(path.name)]
+        blocks = [path for path in _files(folder) if _is_block(path)]
         folder.release(blocks)
         folder.release(folder.sizes(folder.quarantine))
     return len(blocks)
+
+
+def _is_block(path: Path) -> bool:
+    """False for what somebody else has put there."""
+    return (
+        key_of(path.name) is not None
+        and path.name[:2] == path.parent.name
+        and not path.suffix
+        and not path.is_symlink()
+        and path.is_file()
+    )
 
 
 def _files(folder: CacheFolder) -> Iterator[Path]:

@@ -170,11 +170,6 @@ class Temporary:
         """Let the file appear at its place, whole."""
         self.path.rename(target)
         self._close()
-        folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def drop(self) -> None:
         """Give the file up, unless it is committed."""
@@ -184,6 +179,15 @@ class Temporary:
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
+        os.close(fd)
+
+
+def sync_folder(path: Path) -> None:
+    """Write the names in a folder to the disk itself."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
         os.close(fd)
 
 

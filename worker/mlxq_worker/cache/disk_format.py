@@ -11,6 +11,7 @@ Numbers are little-endian. Nothing of a file is believed before its checksum is 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -115,7 +116,7 @@ def _checked(file: FileIO, space: Space) -> tuple[npt.NDArray[np.uint8], int]:
     """All bytes of a file whose checksum is right, and the length of its header."""
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode):
-        raise Damaged(Damage.CORRUPT, "not a regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size:
         raise Damaged(Damage.CORRUPT, "shorter than any block")

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
+from pathlib import Path
 
-from mlxq_worker.cache.disk_folder import CacheFolder, Temporary, key_of
+from mlxq_worker.cache.disk_folder import CacheFolder, Temporary, key_of, sync_folder
 from mlxq_worker.cache.disk_format import encode
 from mlxq_worker.cache.disk_index import Index
 from mlxq_worker.cache.disk_ledger import HOUR, Ledger
@@ -39,6 +40,7 @@ class DiskStore:
         self._max_bytes = max_bytes
         self._layout = layout
         self._budget = write_budget
+        self._unsynced: set[Path] = set()
         self.index = Index(folder)
         self.counts: Counter[str] = Counter()
         self.spent_until = 0.0
@@ -68,10 +70,19 @@ class DiskStore:
             reserved.drop()
             self._folder.prepare()  # the next try shall not fail for want of a folder
             raise
+        self._unsynced.add(self._folder.path(block.key).parent)
         self.index.add(block.key, size, used_ns)
         self.counts["written_blocks"] += 1
         self.counts["written_bytes"] += size
         return None
+
+    def sync(self) -> None:
+        """Write the names of new files to the disk itself. The files are there already, so that
+        a power cut before this costs blocks, and never leaves half of one.
+        """
+        while self._unsynced:
+            with suppress(FileNotFoundError):
+                sync_folder(self._unsynced.pop())
 
     def persist_uses(self, uses: Mapping[bytes, int]) -> None:
         """Let other workers and the next start know when blocks were of use (nanoseconds)."""

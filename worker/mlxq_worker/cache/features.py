@@ -49,6 +49,7 @@ class FeatureCache:
         if vision.features is None:
             return
         keys = self.keys(prepared)
+        self.store.counts["misses"] += len(keys)
         whose, _ = owners(prepared, self._media_tokens)
         whose = whose[whose >= 0]
         blocks: list[Block] = []

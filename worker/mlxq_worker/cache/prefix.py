@@ -42,6 +42,7 @@ class PrefixCache:
         first = kept // BLOCK
         if until <= first:
             return kept
+        self.store.counts["misses"] += until - first
         blocks = [
             self.layout.cut(keys[n], cache, (n + 1) * BLOCK)
             for n in range(first, until)

@@ -13,11 +13,18 @@ from mlxq_worker.cache.block import Block
 if TYPE_CHECKING:
     from mlxq_worker.cache.disk import DiskTier
 
+COUNTERS = (
+    *("hits", "misses", "stored", "stored_bytes"),
+    *("evicted", "evicted_bytes", "promoted", "promoted_bytes"),
+)
+"""Blocks and bytes. ``hits`` were taken up by a row, ``misses`` computed by one; ``stored`` were
+put in memory, by whomever; ``promoted`` came from the SSD."""
+
 
 class BlockStore:
     """Blocks by name; behind it, where there is one, the SSD tier. Engine thread only.
 
-    ``max_bytes`` 0 keeps nothing in memory.
+    ``max_bytes`` 0 keeps nothing in memory. ``counts`` has :data:`COUNTERS`.
     """
 
     def __init__(self, max_bytes: int, disk: DiskTier | None = None) -> None:
@@ -50,6 +57,7 @@ class BlockStore:
 
     def use(self, blocks: Sequence[Block]) -> None:
         """Note that a run of blocks is taken up now."""
+        self.counts["hits"] += len(blocks)
         # A block is of no use without those before it, so these are to leave later.
         for block in reversed(blocks):
             if block.key in self._blocks:
@@ -69,6 +77,7 @@ class BlockStore:
                 self._blocks[block.key] = block
                 self.nbytes += block.nbytes
                 self.counts["stored"] += 1
+                self.counts["stored_bytes"] += block.nbytes
             if block.key in self._blocks:
                 self._blocks.move_to_end(block.key)
         self.shrink_to(self._max_bytes)
@@ -87,6 +96,7 @@ class BlockStore:
             _, block = self._blocks.popitem(last=False)
             self.nbytes -= block.nbytes
             self.counts["evicted"] += 1
+            self.counts["evicted_bytes"] += block.nbytes
 
     def clear(self) -> None:
         """Drop everything from memory."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mlxq_schemas.errors import GenerationFailed, MlxqError
+from mlxq_schemas.errors import EngineFailed, GenerationFailed, MlxqError
 from mlxq_worker.backend import Backend, Generator
 from mlxq_worker.engine.request import Request, Response
 
@@ -129,12 +129,15 @@ class EngineThread:
         """A step failed as a whole: end the rows that were in it, and go on with others."""
         self._faults += 1
         log.error("a step failed", exc_info=error, extra={"rows": len(self._active)})
+        # Which row was to blame, if any, is not known: all may be tried again.
+        blame = EngineFailed(f"a step of the engine failed: {type(error).__name__}: {error}")
+        ended = [_failure(request_id, blame) for request_id in self._active]
         if self._faults >= MAX_FAULTS:
-            self._report([_failure(request_id, error) for request_id in self._active])
+            self._report(ended)
             raise error
         for request_id in self._active:
             generator.abort(request_id)
-        return [_failure(request_id, error) for request_id in self._active]
+        return ended
 
 
 def _failure(request_id: str, error: Exception) -> Response:

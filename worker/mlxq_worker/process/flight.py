@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
-from mlxq_schemas import Job
+from mlxq_schemas import Job, TokenLogprob
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.entry import Entry
 
@@ -27,25 +27,36 @@ class Stage(IntEnum):
     GONE = 4
 
 
+class Stop(Enum):
+    """Why a job is to end before it has its text."""
+
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    TIMEOUT = "timeout"
+
+
 @dataclass(eq=False)
 class Flight:
     """One job in flight. Between two stages only one thread works on it.
 
-    ``text`` and ``ids`` hold all that was generated, by earlier attempts too; ``unsent_text`` and
-    ``unsent_ids`` what no token event has carried yet. ``started``: its ``started`` event is out.
-    ``queued`` and ``preparing`` are seconds.
+    ``text`` and ``ids`` hold all that was generated, by earlier attempts too; ``unsent_text``,
+    ``unsent_ids`` and ``unsent_logprobs`` what no token event has carried yet. ``started``: its
+    ``started`` event is out; ``began`` (monotonic seconds) is when. ``stop``: it is to end, and
+    the engine or whoever prepares it will see to it. ``queued`` and ``preparing`` are seconds.
     """
 
     entry: Entry
     stage: Stage = Stage.READ
-    cancelled: bool = False
+    stop: Stop | None = None
     started: bool = False
+    began: float = 0.0
     claim: Claim | None = None
     job: Job | None = None
     media: tuple[str, ...] = ()
     text: list[str] = field(default_factory=list[str])
     unsent_text: list[str] = field(default_factory=list[str])
     unsent_ids: list[int] = field(default_factory=list[int])
+    unsent_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     queued: float = 0.0
     preparing: float = 0.0
 
@@ -55,6 +66,15 @@ class Flight:
         if self.claim is None:
             raise RuntimeError(f"entry {self.entry.id} is not claimed yet")
         return self.claim
+
+    def limit(self) -> Stop | None:
+        """The limit of its own that the job has passed by now."""
+        job = self.job
+        if job is not None and job.deadline is not None and time.time() >= job.deadline:
+            return Stop.EXPIRED
+        if job is not None and job.timeout is not None and self.started:
+            return Stop.TIMEOUT if time.monotonic() >= self.began + job.timeout else None
+        return None
 
 
 class Flights:
@@ -79,7 +99,8 @@ class Flights:
         """The server gave us the job."""
         with self._lock:
             flight.claim = claim
-            flight.cancelled = flight.cancelled or claim.cancelled
+            if claim.cancelled:
+                flight.stop = Stop.CANCELLED
             flight.queued = max(0.0, time.time() - claim.submitted)
             flight.stage = Stage.PREPARING
             self._by_request[claim.request_id] = flight
@@ -110,7 +131,7 @@ class Flights:
         with self._lock:
             found = [f for f in self._by_entry.values() if f.entry.job_id == job_id]
             for flight in found:
-                flight.cancelled = True
+                flight.stop = Stop.CANCELLED
         return found
 
     def entries(self) -> list[Entry]:

@@ -11,10 +11,18 @@ from dataclasses import replace
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from mlxq_schemas import Job, Keys
-from mlxq_schemas.errors import BadMessage, JobError, MlxqError, Poison, UnknownModel
+from mlxq_schemas.errors import (
+    BadMessage,
+    JobError,
+    MlxqError,
+    Poison,
+    QueueUnavailable,
+    UnknownModel,
+)
 from mlxq_schemas.wire import decode_job
 from mlxq_worker.backend import Backend
 from mlxq_worker.engine.request import Request
@@ -30,6 +38,8 @@ log = logging.getLogger(__name__)
 
 MAX_DEATHS = 3
 """Workers that may die with a job before it counts as their cause."""
+EARLY = 1.0
+"""Seconds by which the clocks of producers and workers may differ."""
 
 
 class PreparePool:
@@ -94,6 +104,10 @@ class PreparePool:
             request = self._request(flight)
         except (RedisConnectionError, RedisTimeoutError):
             raise
+        except RedisError as error:
+            self._reporter.failed(
+                flight, QueueUnavailable(f"the server refused a read: {reason(error)}")
+            )
         except JobError as error:
             self._reporter.failed(flight, error)
         except Exception as error:
@@ -106,33 +120,45 @@ class PreparePool:
             self._hand_over(flight, request)
 
     def _request(self, flight: Flight) -> Request:
+        """The request of a flight; an empty one if the job is to stop or to wait."""
         began = time.monotonic()
         claim = flight.owned
         prior = self._prior(claim)
         flight.text = [prior.text] if prior.text else []
-        if flight.cancelled:
+        if flight.stop is not None:
             return Request(claim.request_id)
         job = flight.job = decode(claim, self._names)
+        if _early(job) or flight.limit() is not None:
+            return Request(claim.request_id)
         if not flight.started:
-            self._reporter.started(flight, restart=prior.restart)
-            flight.started = True
+            self._reporter.started(flight, prior.restart)
         request = self._backend.prepare(job.check(), self._read_blob)
         flight.media = request.prepared.media if request.prepared else ()
         flight.preparing = time.monotonic() - began
         return replace(request, request_id=claim.request_id, prior_ids=prior.ids)
 
     def _hand_over(self, flight: Flight, request: Request) -> None:
-        if flight.cancelled:
-            self._reporter.cancelled(flight)
+        if flight.stop is None and (limit := flight.limit()) is not None:
+            flight.stop = limit
+        if flight.stop is not None:
+            self._reporter.stopped(flight)
+        elif flight.job is not None and (due := _early(flight.job)):
+            self._reporter.too_early(flight, due)
         elif self._flights.advance(flight, Stage.RUNNING):
             self._put(request)
-            if flight.cancelled:  # between the question above and now
+            if flight.stop is not None:  # between the question above and now
                 self._abort(request.request_id)
 
     def _prior(self, claim: Claim) -> Prior:
         if claim.attempt <= 1 or claim.seq == 0:
             return Prior()
-        return read_prior(self._client, self._keys, claim.job_id)
+        return read_prior(self._client, self._keys, claim.job_id, self._backend.identity)
+
+
+def _early(job: Job) -> float | None:
+    """When the job may begin (unix seconds), if that is not yet."""
+    due = job.not_before
+    return due if due is not None and due > time.time() + EARLY else None
 
 
 def decode(claim: Claim, names: frozenset[str]) -> Job:

@@ -12,11 +12,14 @@ import redis
 from mlxq_schemas import Keys
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.process.flight import Flight, Flights, Stage
-from mlxq_worker.process.report import Reporter
+from mlxq_worker.process.limits import Limits
+from mlxq_worker.process.quarantine import Quarantine
+from mlxq_worker.process.report import Reporter, Retries
 from mlxq_worker.process.taking import Taker
-from mlxq_worker.queue.claim import Claimer
+from mlxq_worker.queue.claim import Claim, Claimer
 from mlxq_worker.queue.connection import connect
 from mlxq_worker.queue.control import Control
+from mlxq_worker.queue.delayed import Promoter
 from mlxq_worker.queue.duty import Duty
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.hand_back import hand_back
@@ -24,7 +27,7 @@ from mlxq_worker.queue.health import Fields, Health
 from mlxq_worker.queue.intake import Intake
 from mlxq_worker.queue.lease import LeaseKeeper
 from mlxq_worker.queue.link import Link
-from mlxq_worker.queue.outbox import Ending, Retention
+from mlxq_worker.queue.outbox import Closing, Retention
 from mlxq_worker.queue.publish import Publisher
 from mlxq_worker.queue.reclaim import Reclaimer
 
@@ -50,7 +53,7 @@ class QueueSide:
         self._config = config
         self._abort = abort
         self.keys = Keys(config.queue)
-        self.client: redis.Redis = connect(config.redis_url, config.name)
+        self.client: redis.Redis = connect(config.redis_url, config.name, config.queue)
         self.flights = Flights()
         self.publisher = Publisher(
             Link(self.client),
@@ -60,13 +63,24 @@ class QueueSide:
             on_settled=self._settled,
             on_lost=self._lost,
         )
-        self.reporter = Reporter(self.publisher, self.flights, config.name)
+        retries = Retries(config.max_attempts, config.retry_delay)
+        self.reporter = Reporter(self.publisher, self.flights, config.name, retries)
         claimer = Claimer(self.keys, config.name, config.dead_ttl)
+        quarantine = Quarantine(
+            Link(self.client),
+            self.keys,
+            self.flights,
+            prepare=prepare,
+            on_lost=self._lost,
+            on_open=self._open_again,
+        )
         self._taker = Taker(
             self.flights,
             claimer,
             config.capacity,
             limit=self._limit,
+            quarantine=quarantine,
+            give_back=self._give_back,
             prepare=prepare,
             reread=self._reread,
         )
@@ -75,26 +89,30 @@ class QueueSide:
         self._control = self._make_control()
         self._intake = Duty("intake", self._reader.step)
         self._reclaim = Duty("reclaim", self._make_reclaimer().step)
+        self._quarantine = Duty("quarantine", quarantine.step)
         self._publish = Duty("publish", self.publisher.step)
         self._others = [
-            Duty("lease", self._make_lease().step),
+            Duty("lease", self._make_lease().step, longest=config.lease / 4),
             Duty("control", self._control.step),
             Duty("health", self._health.step),
+            Duty("delayed", Promoter(Link(self.client), self.keys).step),
+            Duty("limits", Limits(self.flights, abort).step),
         ]
-        self.flights.on_room = self._intake.wake
+        self._takers = (self._intake, self._reclaim, self._quarantine)
+        self.flights.on_room = self._room_again
         self.publisher.wake = self._publish.wake
+        quarantine.wake = self._quarantine.wake
 
     def start(self) -> None:
         """Take jobs from now on."""
-        for duty in (self._publish, *self._others, self._intake, self._reclaim):
+        for duty in (self._publish, *self._others, *self._takers):
             duty.start()
 
     def stop_taking(self, timeout: float) -> None:
         """Read no more jobs; returns when none can come any more."""
-        duties = (self._intake, self._reclaim)
-        for duty in duties:
+        for duty in self._takers:
             duty.stop()
-        for duty in duties:
+        for duty in self._takers:
             duty.join(timeout)
 
     def hand_back(self, flights: Sequence[Flight]) -> int:
@@ -104,13 +122,13 @@ class QueueSide:
             self.publisher.drop(claim.request_id)
         link = Link(self.client)
         try:
-            return hand_back(link, self.keys, self._config.name, claims)
+            return self._give_back(link, claims)
         finally:
             link.close()
 
     def close(self) -> None:
         """End all duties and take the health row away."""
-        duties = (self._intake, self._reclaim, *self._others, self._publish)
+        duties = (*self._takers, *self._others, self._publish)
         for duty in duties:
             duty.stop()
         for duty in duties:
@@ -126,7 +144,7 @@ class QueueSide:
             return sys.maxsize
         return self._config.max_jobs - self.reporter.counters.ended - len(self.flights)
 
-    def _settled(self, request_id: str, ending: Ending) -> None:
+    def _settled(self, request_id: str, ending: Closing) -> None:
         self.reporter.settled(request_id, ending)
 
     def _reread(self) -> None:
@@ -150,6 +168,17 @@ class QueueSide:
         for flight in self.flights.cancel(job_id):
             if flight.claim is not None:
                 self._abort(flight.claim.request_id)
+
+    def _give_back(self, link: Link, claims: Sequence[Claim]) -> int:
+        return hand_back(link, self.keys, self._config.name, claims)
+
+    def _room_again(self) -> None:
+        self._quarantine.wake()
+        self._intake.wake()
+
+    def _open_again(self) -> None:
+        self._intake.wake()
+        self._reclaim.wake()
 
     def _wake_reclaim(self) -> None:
         self._reclaim.wake()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mlxq_schemas import (
     Cancelled,
+    ExpiredEvent,
     Failed,
     Finished,
     FinishReason,
@@ -18,58 +21,86 @@ from mlxq_schemas import (
     Started,
     Terminal,
     Timing,
-    Token,
     Usage,
 )
-from mlxq_schemas.errors import GenerationFailed, MlxqError
+from mlxq_schemas.errors import GenerationFailed, JobTimeout, MlxqError
 from mlxq_worker.engine.request import Response, Times
-from mlxq_worker.process.flight import Flight, Flights, Stage
+from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
 from mlxq_worker.process.redact import redact
-from mlxq_worker.queue.outbox import Ending
+from mlxq_worker.queue.outbox import Closing, Ending, PutOff
 from mlxq_worker.queue.publish import Publisher
 
 log = logging.getLogger(__name__)
 
+LONGEST_DELAY: Final = 600.0
+"""Most seconds between two attempts."""
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a job is tried that does not say so itself, and seconds before the second time."""
+
+    max_attempts: int = 3
+    delay: float = 1.0
+
+    def allow(self, flight: Flight) -> bool:
+        """True if one more error of the job is not its last."""
+        asked = flight.job.max_attempts if flight.job else None
+        return flight.owned.errors + 1 < (asked or self.max_attempts)
+
+    def pause(self, errors: int) -> float:
+        """Seconds to wait after so many errors (from 1): doubled each time, with jitter."""
+        longest = min(LONGEST_DELAY, self.delay * 2.0 ** min(errors - 1, 32))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards nothing
+
 
 @dataclass
 class Counters:
-    """Since the start: jobs ended, and tokens generated."""
+    """Since the start: jobs ended, jobs put off, and tokens generated."""
 
     done: int = 0
     failed: int = 0
     cancelled: int = 0
+    expired: int = 0
+    put_off: int = 0
     tokens: int = 0
 
     @property
     def ended(self) -> int:
-        return self.done + self.failed + self.cancelled
+        return self.done + self.failed + self.cancelled + self.expired
 
 
 class Reporter:
     """Turns what happens to flights into what is published. Any thread may call it."""
 
-    def __init__(self, publisher: Publisher, flights: Flights, worker: str) -> None:
+    def __init__(
+        self, publisher: Publisher, flights: Flights, worker: str, retries: Retries
+    ) -> None:
         self._publisher = publisher
         self._flights = flights
         self._worker = worker
+        self._retries = retries
         self.identity = ""
         self.counters = Counters()
 
-    def started(self, flight: Flight, *, restart: bool = False) -> None:
-        """An attempt begins. ``restart``: the text that readers have is void."""
+    def started(self, flight: Flight, restart: str = "") -> None:
+        """An attempt begins. ``restart`` says why the text that readers have is void, if it is."""
         claim = flight.owned
         if restart:
             event = Retrying(
                 job=claim.job_id,
                 attempt=claim.attempt,
                 code="restart",
-                message="the text so far has no token ids to go on from",
+                message=restart,
                 restart=True,
             )
             self._publisher.add(claim, event)
-        self._publisher.add(
-            claim, Started(job=claim.job_id, attempt=claim.attempt, worker=self._worker)
+        event = Started(
+            job=claim.job_id, attempt=claim.attempt, worker=self._worker, model=self.identity
         )
+        self._publisher.add(claim, event)
+        flight.began = time.monotonic()
+        flight.started = True
 
     def responses(self, responses: Sequence[Response]) -> None:
         """One step of the engine."""
@@ -90,25 +121,49 @@ class Reporter:
         usage: Usage | None = None,
         times: Times | None = None,
     ) -> None:
-        """The job cannot be done."""
+        """The job met an error: it is tried again if that may help, else it has failed."""
         claim = flight.owned
-        event = Failed(
-            job=claim.job_id,
-            attempt=claim.attempt,
-            code=error.code,
-            message=redact(error.message),
-        )
+        if error.transient and flight.stop is not None:
+            self.stopped(flight, usage, times)
+            return
+        code, message = error.code, redact(error.message)
+        if error.transient and self._retries.allow(flight):
+            due = time.time() + self._retries.pause(claim.errors + 1)
+            if flight.job is not None and flight.job.deadline is not None:
+                due = min(due, flight.job.deadline)
+            self._put_off(flight, code, message, due, errors=1)
+            return
+        event = Failed(job=claim.job_id, attempt=claim.attempt, code=code, message=message)
         self._end(flight, event, usage, times)
 
-    def cancelled(
+    def too_early(self, flight: Flight, not_before: float) -> None:
+        """The job was pushed to its stream before its time (unix seconds)."""
+        self._put_off(flight, "not_before", "the job's time has not come", not_before, errors=0)
+
+    def stopped(
         self, flight: Flight, usage: Usage | None = None, times: Times | None = None
     ) -> None:
-        """The job ends because somebody asked for it."""
+        """The job ends for the reason that its ``stop`` says."""
         claim = flight.owned
-        self._end(flight, Cancelled(job=claim.job_id, attempt=claim.attempt), usage, times)
+        match flight.stop:
+            case Stop.CANCELLED:
+                event = Cancelled(job=claim.job_id, attempt=claim.attempt)
+                self._end(flight, event, usage, times)
+            case Stop.EXPIRED:
+                event = ExpiredEvent(job=claim.job_id, attempt=claim.attempt)
+                self._end(flight, event, usage, times)
+            case Stop.TIMEOUT:
+                limit = flight.job.timeout if flight.job else None
+                error = JobTimeout(
+                    f"job {claim.job_id} ran longer than its timeout of {limit:g} s: "
+                    "allow it more time, or ask for fewer tokens"
+                )
+                self.failed(flight, error, usage, times)
+            case None:
+                pass  # the engine also ends rows when it is closed: those are handed back
 
-    def settled(self, request_id: str, ending: Ending) -> None:
-        """The server has the result."""
+    def settled(self, request_id: str, ending: Closing) -> None:
+        """The server has the result, or has put the job off."""
         flight = self._flights.by_request(request_id)
         if flight is None or not self._flights.advance(flight, Stage.GONE):
             return
@@ -123,13 +178,26 @@ class Reporter:
                     "failed",
                     extra={"job": event.job, "code": event.code, "reason": event.message},
                 )
-            case _:
-                pass
+            case ExpiredEvent():
+                self.counters.expired += 1
+            case Retrying() as event:
+                self.counters.put_off += 1
+                log.info(
+                    "put off",
+                    extra={
+                        "job": event.job,
+                        "code": event.code,
+                        "reason": event.message,
+                        "delay": event.delay,
+                    },
+                )
 
     def _response(self, flight: Flight, response: Response) -> None:
         if response.token is not None:
             self.counters.tokens += 1
             flight.unsent_ids.append(response.token)
+        if response.logprobs is not None:
+            flight.unsent_logprobs.append(response.logprobs)
         if response.text:
             flight.text.append(response.text)
             flight.unsent_text.append(response.text)
@@ -142,19 +210,15 @@ class Reporter:
                 error = response.error or GenerationFailed("the engine gave no reason")
                 self.failed(flight, error, response.usage, response.times)
             case "cancelled":
-                # The engine also ends rows when it is closed: those are handed back.
-                if flight.cancelled:
-                    self.cancelled(flight, response.usage, response.times)
+                self.stopped(flight, response.usage, response.times)
             case reason:
                 self._finished(flight, reason, response)
 
     def _send_text(self, flight: Flight) -> None:
         text, flight.unsent_text = "".join(flight.unsent_text), []
         ids, flight.unsent_ids = flight.unsent_ids, []
-        claim = flight.owned
-        self._publisher.add(
-            claim, Token(job=claim.job_id, attempt=claim.attempt, text=text, ids=ids)
-        )
+        logprobs, flight.unsent_logprobs = flight.unsent_logprobs, []
+        self._publisher.add_text(flight.owned, text, ids, logprobs)
 
     def _finished(self, flight: Flight, reason: FinishReason, response: Response) -> None:
         claim = flight.owned
@@ -167,17 +231,33 @@ class Reporter:
         )
         self._end(flight, event, response.usage, response.times)
 
+    def _put_off(self, flight: Flight, code: str, message: str, due: float, *, errors: int) -> None:
+        claim = flight.owned
+        event = Retrying(
+            job=claim.job_id,
+            attempt=claim.attempt,
+            code=code,
+            message=message,
+            delay=round(max(0.0, due - time.time()), 3),
+        )
+        self._close(flight, lambda: PutOff(event, due, errors))
+
     def _end(
         self, flight: Flight, event: Terminal, usage: Usage | None, times: Times | None
     ) -> None:
-        """Publish the last text and the ending, in this order and without another in between."""
+        self._close(
+            flight,
+            lambda: Ending(event, self._result(flight, event, usage or Usage(), times or Times())),
+        )
+
+    def _close(self, flight: Flight, closing: Callable[[], Closing]) -> None:
+        """Publish the last text and the closing, in this order and without another in between."""
         if flight.stage >= Stage.ENDING:
             return
         if flight.unsent_text:
             self._send_text(flight)
         if self._flights.advance(flight, Stage.ENDING):
-            result = self._result(flight, event, usage or Usage(), times or Times())
-            self._publisher.end(flight.owned, Ending(event, result))
+            self._publisher.end(flight.owned, closing())
 
     def _result(self, flight: Flight, event: Terminal, usage: Usage, times: Times) -> Result:
         claim = flight.owned
@@ -199,10 +279,10 @@ class Reporter:
             attempt=claim.attempt,
             t=event.t,
             type=event.type,
-            reason=getattr(event, "reason", None),
+            reason=event.reason if isinstance(event, Finished) else None,
             text="".join(flight.text),
-            code=getattr(event, "code", None),
-            message=getattr(event, "message", None),
+            code=event.code if isinstance(event, Failed) else None,
+            message=event.message if isinstance(event, Failed) else None,
             usage=usage,
             timing=timing,
             provenance=provenance,

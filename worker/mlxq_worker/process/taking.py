@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mlxq_schemas.errors import QueueError
 from mlxq_worker.process.flight import Flight, Flights, Stage
+from mlxq_worker.process.quarantine import Quarantine
 from mlxq_worker.queue.claim import Claim, Claimer, Refused
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.link import Link
@@ -15,8 +16,9 @@ class Taker:
     """What intake and reclaim do with entries; each calls it from its own thread.
 
     ``limit``: how many jobs may be taken now, by what else is going on (shutdown, a full
-    buffer, ``max_jobs``). ``prepare`` gets claimed flights. ``reread`` is called when entries
-    are ours that we could not claim.
+    buffer, ``max_jobs``). ``prepare`` gets claimed flights, ``quarantine`` those that must run
+    alone, ``give_back`` those of them for which there is no place. ``reread`` is called when
+    entries are ours that we could not claim.
     """
 
     def __init__(
@@ -26,6 +28,8 @@ class Taker:
         capacity: int,
         *,
         limit: Callable[[], int],
+        quarantine: Quarantine,
+        give_back: Callable[[Link, Sequence[Claim]], object],
         prepare: Callable[[Flight], None],
         reread: Callable[[], None],
     ) -> None:
@@ -33,15 +37,41 @@ class Taker:
         self._claimer = claimer
         self._capacity = capacity
         self._limit = limit
+        self._quarantine = quarantine
+        self._give_back = give_back
         self._prepare = prepare
         self._reread = reread
 
     def room(self) -> int:
         """How many jobs may be taken now; 0 or less: none."""
+        if self._quarantine.occupied:
+            return 0
         return min(self._capacity - self._flights.busy(), self._limit())
 
     def take(self, link: Link, entries: Sequence[Entry]) -> None:
         """Claim entries and send them on. Raises if the server did not carry out all claims."""
+        with self._quarantine.gate:
+            if self._quarantine.shut:  # read before it was shut
+                self._reread()
+                return
+            outcomes = self._claim(link, entries)
+            suspects = [
+                f for f, outcome in outcomes if isinstance(outcome, Claim) and outcome.alone
+            ]
+            crowd = [f for f in suspects if not self._quarantine.admit(f)]
+        for flight, outcome in outcomes:
+            if isinstance(outcome, Claim) and not outcome.alone:
+                self._prepare(flight)
+        if crowd:
+            self._give_back(link, [f.owned for f in crowd if self._flights.advance(f, Stage.GONE)])
+        refused = [(f, outcome.error) for f, outcome in outcomes if isinstance(outcome, Refused)]
+        if refused:
+            self._release([flight for flight, _ in refused])
+            raise QueueError(f"the server refused {len(refused)} claims: {refused[0][1]}")
+
+    def _claim(
+        self, link: Link, entries: Sequence[Entry]
+    ) -> list[tuple[Flight, Claim | Refused | None]]:
         reserved = (self._flights.reserve(entry) for entry in entries)
         fresh = [flight for flight in reserved if flight is not None]
         try:
@@ -49,21 +79,12 @@ class Taker:
         except BaseException:
             self._release(fresh)
             raise
-        refused: list[Flight] = []
-        errors: list[Exception] = []
         for flight, outcome in zip(fresh, outcomes, strict=True):
-            match outcome:
-                case Claim():
-                    self._flights.claimed(flight, outcome)
-                    self._prepare(flight)
-                case Refused(error):
-                    refused.append(flight)
-                    errors.append(error)
-                case None:
-                    self._flights.advance(flight, Stage.GONE)
-        if errors:
-            self._release(refused)
-            raise QueueError(f"the server refused {len(errors)} claims: {errors[0]}")
+            if isinstance(outcome, Claim):
+                self._flights.claimed(flight, outcome)
+            elif outcome is None:
+                self._flights.advance(flight, Stage.GONE)
+        return list(zip(fresh, outcomes, strict=True))
 
     def _release(self, flights: Sequence[Flight]) -> None:
         """Forget entries that are still ours on the server: intake reads them again."""

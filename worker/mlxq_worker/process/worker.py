@@ -20,6 +20,7 @@ from mlxq_worker.process.engine_thread import EngineThread
 from mlxq_worker.process.flight import Flight, Stage
 from mlxq_worker.process.prepare_pool import PreparePool
 from mlxq_worker.process.queue_side import QueueSide
+from mlxq_worker.process.rates import Rate
 from mlxq_worker.process.signals import StopSignals
 from mlxq_worker.queue.connection import check_server, reason
 from mlxq_worker.queue.duty import THREAD_PREFIX
@@ -46,6 +47,7 @@ class Worker:
         self._started = time.time()
         self._signals = signals
         self._empty = threading.Event()
+        self._jobs, self._tokens = Rate(), Rate()
         self._pool: PreparePool | None = None
         self._engine = EngineThread(partial(build, config), self._report)
         self._queue = QueueSide(
@@ -171,6 +173,7 @@ class Worker:
         busy = self._queue.flights.unfinished()
         running = sum(flight.stage is Stage.RUNNING for flight in busy)
         max_rows = backend.max_rows if backend else self._config.max_rows
+        now = time.monotonic()
         return {
             "model": self._config.model_name or self._config.model or "bundled",
             "identity": backend.identity if backend else "",
@@ -181,6 +184,8 @@ class Worker:
             "done": counters.done,
             "failed": counters.failed,
             "tokens": counters.tokens,
+            "jobs_per_s": round(self._jobs.update(counters.ended, now), 3),
+            "tokens_per_s": round(self._tokens.update(counters.tokens, now), 3),
             "started": self._started,
             "pid": os.getpid(),
             "host": socket.gethostname(),

@@ -19,7 +19,9 @@ class Claim:
     """A job that is ours until its lease is lost.
 
     ``spec`` is None if the queue holds none. ``seq`` is the number of the next event.
-    ``submitted`` is in unix seconds. ``cancelled``: somebody asked for its end.
+    ``submitted`` is in unix seconds. ``cancelled``: somebody asked for its end. ``errors`` and
+    ``deaths``: transient errors that it met, and workers that died with it. ``alone``: it may
+    begin only when nothing else is in flight.
     """
 
     entry: Entry
@@ -31,6 +33,8 @@ class Claim:
     spec: bytes | None = None
     submitted: float = 0.0
     cancelled: bool = False
+    errors: int = 0
+    alone: bool = False
 
     @property
     def request_id(self) -> str:
@@ -110,7 +114,7 @@ def _outcome(entry: Entry, reply: Any) -> Claim | Refused | None:
     job_id = entry.job_id or ""
     values: list[Any] = list(reply)
     match values:
-        case [b"ok", epoch, attempt, deaths, seq, spec, submitted, cancel]:
+        case [word, epoch, attempt, deaths, seq, spec, submitted, cancel, errors]:
             return Claim(
                 entry,
                 job_id,
@@ -121,6 +125,8 @@ def _outcome(entry: Entry, reply: Any) -> Claim | Refused | None:
                 spec=spec,
                 submitted=_seconds(submitted),
                 cancelled=cancel == b"1",
+                errors=int(errors),
+                alone=word == b"alone",
             )
         case [b"missing", epoch]:
             return Claim(entry, job_id, int(epoch), submitted=time.time())

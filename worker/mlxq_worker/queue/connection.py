@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import UnixDomainSocketConnection
+from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 from redis.retry import Retry
 
+from mlxq_schemas import DEFAULT_QUEUE, Keys
 from mlxq_schemas.errors import ConfigError, EvictionPolicy, QueueUnavailable
+from mlxq_schemas.finding import Nodes
+from mlxq_schemas.url import parse_url
+from mlxq_worker.queue.nodes import NodeConnection, TlsNodeConnection
 
 log = logging.getLogger(__name__)
 
@@ -21,45 +26,54 @@ SOCKET_TIMEOUT: Final = 5.0
 LOADING_PATIENCE: Final = 60.0
 """Seconds that a worker waits at its start for a server that loads its data."""
 MIN_VERSION: Final = (6, 2)
+MIN_CLUSTER_VERSION: Final = (7, 0)
+"""The first with sharded pub/sub."""
 
-_SCHEMES = ("redis", "rediss", "unix")
 
-
-def connect(url: str, name: str) -> redis.Redis:
-    """A client that connects at its first command and never repeats one by itself.
+def connect(url: str, name: str, queue: str = DEFAULT_QUEUE) -> redis.Redis:
+    """A client of the node that serves ``queue``. It connects at its first command and never
+    repeats one by itself.
 
     redis-py would send a command again whose reply was lost: a second XADD or XREADGROUP doubles
     or strands entries. ``name`` shows in ``CLIENT LIST``. Raises :class:`ConfigError`.
     """
-    if urlsplit(url).scheme not in _SCHEMES:
-        raise _bad_url()
-    try:
-        return redis.Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=SOCKET_TIMEOUT,
-            socket_connect_timeout=SOCKET_TIMEOUT,
-            socket_keepalive=True,
-            client_name=f"mlxq-worker-{name}",
-            protocol=2,  # one shape of replies, whatever the server speaks
-            decode_responses=False,
-        )
-    except (ValueError, TypeError) as error:
-        raise _bad_url() from error
+    server = parse_url(url)
+    settings: dict[str, Any] = {
+        **server.options,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": SOCKET_TIMEOUT,
+        "socket_connect_timeout": SOCKET_TIMEOUT,
+        "client_name": f"mlxq-worker-{name}",
+        "protocol": 2,  # one shape of replies, whatever the server speaks
+    }
+    if server.kind == "unix":
+        settings |= {"connection_class": UnixDomainSocketConnection, "path": server.path}
+    else:
+        kind = TlsNodeConnection if server.tls else NodeConnection
+        host, port = server.nodes[0]
+        nodes = Nodes(server, key_slot(Keys(queue).prefix.encode()))
+        settings |= {"connection_class": kind, "host": host, "port": port, "nodes": nodes}
+    return redis.Redis.from_pool(redis.ConnectionPool(**settings))
 
 
 def address(client: redis.Redis) -> str:
     """Where a client connects to, without user or password."""
     settings: dict[str, Any] = client.connection_pool.connection_kwargs
-    if "path" in settings:
-        return str(settings["path"])
-    return f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+    nodes: Nodes | None = settings.get("nodes")
+    return str(settings["path"]) if nodes is None else nodes.url.where
+
+
+def is_sharded(client: redis.Redis) -> bool:
+    """True if messages go by SPUBLISH and SSUBSCRIBE."""
+    nodes: Nodes | None = client.connection_pool.connection_kwargs.get("nodes")
+    return nodes is not None and nodes.sharded
 
 
 def check_server(client: redis.Redis) -> None:
     """Refuse a server on which jobs could be lost.
 
-    Raises :class:`QueueUnavailable` (no answer, or older than 6.2) or :class:`EvictionPolicy`.
+    Raises :class:`QueueUnavailable` (no answer, or too old), :class:`EvictionPolicy`, or
+    :class:`ConfigError` for a node of a cluster that the URL does not call one.
     """
     where = address(client)
     try:
@@ -74,7 +88,13 @@ def check_server(client: redis.Redis) -> None:
             "or give another with --redis-url or MLXQ_REDIS_URL"
         ) from error
     info = _info(client)
-    _check_version(info, where)
+    # Valkey has its own name for it.
+    clustered = "cluster" in (info.get("redis_mode"), info.get("server_mode"))
+    if clustered and not is_sharded(client):
+        raise ConfigError(
+            f"the Redis server at {where} is a node of a cluster: write redis+cluster://HOST:PORT"
+        )
+    _check_version(info, where, MIN_CLUSTER_VERSION if clustered else MIN_VERSION)
     _check_policy(info.get("maxmemory_policy") or _configured_policy(client), where)
 
 
@@ -104,16 +124,17 @@ def _info(client: redis.Redis) -> dict[str, Any]:
         return {}  # ACLs often hide it
 
 
-def _check_version(info: dict[str, Any], where: str) -> None:
+def _check_version(info: dict[str, Any], where: str, least: tuple[int, int]) -> None:
     version = str(info.get("redis_version", ""))
     try:
         major, minor = (int(part) for part in version.split(".")[:2])
     except ValueError:
         log.warning("server version hidden; at least 6.2 is needed", extra={"server": where})
         return
-    if (major, minor) < MIN_VERSION:
+    if (major, minor) < least:
         raise QueueUnavailable(
-            f"the Redis server at {where} is version {version}; mlxq needs 6.2 or newer"
+            f"the Redis server at {where} is version {version}; "
+            f"mlxq needs {least[0]}.{least[1]} or newer"
         )
 
 
@@ -141,11 +162,3 @@ def _check_policy(policy: str | None, where: str) -> None:
 def text(value: object) -> str:
     """A reply of the server as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _bad_url() -> ConfigError:
-    # The URL itself may hold a password, so the message does not repeat it.
-    return ConfigError(
-        "the Redis URL is not valid: write redis://HOST:PORT/DB, "
-        "rediss://USER:PASSWORD@HOST:PORT/DB or unix:///PATH"
-    )

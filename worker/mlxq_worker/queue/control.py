@@ -8,7 +8,7 @@ from typing import Any, Final
 import redis
 
 from mlxq_schemas import Keys
-from mlxq_worker.queue.connection import text
+from mlxq_worker.queue.connection import is_sharded, text
 
 LISTEN: Final = 0.25
 """Seconds that one step waits for a message."""
@@ -47,10 +47,15 @@ class Control:
         except BaseException:
             self.close()
             raise
-        if message is not None and message["type"] == "subscribe":
-            self._catch_up()
-        elif message is not None and message["type"] == "message":
-            self._obey(text(message["data"]))
+        match message and message["type"]:
+            case "subscribe" | "ssubscribe":
+                self._catch_up()
+            case "message" | "smessage":
+                self._obey(text(message["data"]))
+            case "sunsubscribe":
+                self.close()  # the channel's slot went to another node
+            case _:
+                pass
         return 0.0
 
     def close(self) -> None:
@@ -61,7 +66,8 @@ class Control:
 
     def _subscribed(self) -> Any:
         pubsub = self._client.pubsub()
-        pubsub.subscribe(self._keys.control)
+        subscribe = pubsub.ssubscribe if is_sharded(self._client) else pubsub.subscribe
+        subscribe(self._keys.control)
         return pubsub
 
     def _catch_up(self) -> None:

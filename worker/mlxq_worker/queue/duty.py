@@ -31,12 +31,16 @@ class Duty:
     """Repeats ``step`` until stopped.
 
     ``step`` returns the seconds to wait before it is called again; :meth:`wake` cuts that short.
-    After an error the wait grows and cannot be cut short but by :meth:`stop`.
+    After an error the wait grows, up to ``longest`` seconds, and cannot be cut short but by
+    :meth:`stop`.
     """
 
-    def __init__(self, name: str, step: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], float], longest: float = LONGEST_DELAY
+    ) -> None:
         self.name = name
         self._step = step
+        self._longest = longest
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._failures = 0
@@ -49,7 +53,8 @@ class Duty:
 
     def wake(self) -> None:
         """Call the step now rather than after its pause."""
-        self._wake.set()
+        if not self._wake.is_set():  # setting takes a lock, and some wake for every token
+            self._wake.set()
 
     def stop(self) -> None:
         """Ask for the end; the step in progress is finished."""
@@ -71,7 +76,7 @@ class Duty:
             self._wake.clear()
             pause = self._attempt()
             if pause is None:
-                self._stop.wait(backoff(self._failures))
+                self._stop.wait(min(self._longest, backoff(self._failures)))
             elif pause > 0:
                 self._wake.wait(pause)
 

@@ -1,13 +1,18 @@
-"""Reading jobs: only as many as the engine can take; the rest stays for other workers."""
+"""Reading jobs: only as many as the engine can take; the rest stays for other workers.
+
+Places are dealt by weight, so that nothing starves: of ten, six to the most urgent stream, three
+to the next and one to the last. What a stream has no job for goes to the most urgent that has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from redis.exceptions import ResponseError
 
-from mlxq_schemas import GROUP, Keys
+from mlxq_schemas import GROUP, Keys, Priority
 from mlxq_worker.queue.entry import Entry, parse_reply
 from mlxq_worker.queue.link import Link
 
@@ -18,6 +23,29 @@ FULL_PAUSE: Final = 0.25
 GROUP_PAUSE: Final = 0.1
 """Seconds after a lost group: somebody may be deleting the streams in a loop."""
 PAGE: Final = 100
+MAX_ROOM: Final = 1000
+"""Most places dealt at once."""
+WEIGHTS: Final[Mapping[Priority, int]] = {"high": 6, "normal": 3, "low": 1}
+"""Places of each priority while jobs of all wait."""
+
+
+class Turns:
+    """Whose turn it is, by weight and evenly mixed (smooth weighted round robin)."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights = dict(weights)
+        self._credit = dict.fromkeys(weights, 0)
+
+    def next(self, count: int) -> Counter[str]:
+        """How many of the next ``count`` turns are whose."""
+        return Counter(self._one() for _ in range(count))
+
+    def _one(self) -> str:
+        for name, weight in self._weights.items():
+            self._credit[name] += weight
+        chosen = max(self._credit, key=self._credit.__getitem__)  # of equals the first
+        self._credit[chosen] -= sum(self._weights.values())
+        return chosen
 
 
 class Intake:
@@ -39,6 +67,7 @@ class Intake:
     ) -> None:
         self._link = link
         self._streams = keys.all_jobs()
+        self._turns = Turns({keys.jobs(name): weight for name, weight in WEIGHTS.items()})
         self._worker = worker
         self._room = room
         self._take = take
@@ -56,9 +85,9 @@ class Intake:
                 return FULL_PAUSE
             entries = self._read(room)
         except ResponseError as error:
+            self._seen = 0  # other streams may have given entries
             if not group_is_gone(error):
                 raise
-            self._seen = 0
             return GROUP_PAUSE
         if entries:
             self._hand_over(entries)
@@ -93,17 +122,32 @@ class Intake:
 
         The waiting read asks for one entry of each stream, so it may exceed ``room`` by two.
         """
-        entries: list[Entry] = []
-        for stream in self._streams:
-            count = room - len(entries)
-            if count > 0:
-                reply = self._link.one(*self._command(count), "STREAMS", stream, ">")
-                entries += parse_reply(reply)
+        turns = self._turns.next(min(room, MAX_ROOM))
+        entries, more = self._read_each({s: turns[s] for s in self._streams if turns[s]})
+        for stream in more:
+            if (count := room - len(entries)) > 0:
+                entries += self._read_each({stream: count})[0]
         if entries:
             return entries
         self._on_empty()
         command = (*self._command(1), "BLOCK", BLOCK_MS, "STREAMS", *self._streams)
         return parse_reply(self._link.one(*command, *(">" for _ in self._streams)))
+
+    def _read_each(self, counts: Mapping[str, int]) -> tuple[list[Entry], list[str]]:
+        """So many entries of each stream, and the streams that may hold more."""
+        replies = self._link.call(
+            *((*self._command(count), "STREAMS", stream, ">") for stream, count in counts.items())
+        )
+        entries: list[Entry] = []
+        more = [stream for stream in self._streams if stream not in counts]
+        for (stream, count), reply in zip(counts.items(), replies, strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            found = parse_reply(reply)
+            entries += found
+            if len(found) == count:
+                more.append(stream)
+        return entries, sorted(more, key=self._streams.index)
 
     def _command(self, count: int) -> tuple[str | int, ...]:
         return ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", count)

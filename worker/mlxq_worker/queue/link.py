@@ -7,20 +7,18 @@ with each new connection.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from functools import cache
-from typing import Any, Final, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from mlxq_schemas.scripts import ScriptName, script
+from mlxq_schemas.scripts import Command, run_script, script_of, sharded
+from mlxq_worker.queue.connection import is_sharded
 
-Command = tuple[str | bytes | int | float, ...]
-"""One Redis command: its name, then its arguments."""
+__all__ = ["LINK_ERRORS", "Command", "Link", "run_script"]
 
 LINK_ERRORS: Final = (RedisConnectionError, RedisTimeoutError, OSError)
 """The connection broke; whether the commands were carried out is unknown."""
@@ -35,6 +33,7 @@ class Link:
 
     def __init__(self, client: redis.Redis) -> None:
         self._pool = client.connection_pool
+        self._sharded = is_sharded(client)
         self._connection: Any = None
         self.generation = 0
 
@@ -53,8 +52,8 @@ class Link:
         replies = self._exchange(commands)
         missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
-            sources = {_source(str(commands[i][1])) for i in missing}
-            loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
+            sources = {script_of(commands[i]) for i in missing}
+            loads: list[Command] = [("SCRIPT LOAD", source) for source in sources]
             again = self._exchange([*loads, *(commands[i] for i in missing)])
             for i, reply in zip(missing, again[len(loads) :], strict=True):
                 replies[i] = reply
@@ -76,8 +75,9 @@ class Link:
 
     def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         self.open()
+        sent = map(sharded, commands) if self._sharded else commands
         try:
-            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            self._connection.send_packed_command([packed(sent)])
             return [self._read() for _ in commands]
         except BaseException:
             # Also for an interrupt: replies that nobody read would answer the next commands.
@@ -91,18 +91,13 @@ class Link:
             return error
 
 
-def run_script(
-    name: ScriptName, keys: Sequence[str], args: Sequence[str | bytes | float]
-) -> Command:
-    """The command that runs one of the contract's scripts."""
-    return ("EVALSHA", _sha(name), len(keys), *keys, *args)
-
-
-@cache
-def _sha(name: ScriptName) -> str:
-    return hashlib.sha1(script(name).encode(), usedforsecurity=False).hexdigest()
-
-
-def _source(sha: str) -> str:
-    names: tuple[ScriptName, ...] = get_args(ScriptName)
-    return next(script(name) for name in names if _sha(name) == sha)
+def packed(commands: Iterable[Command]) -> bytes:
+    """Commands as the server reads them: arrays of byte strings."""
+    parts: list[bytes] = []
+    for name, *arguments in commands:
+        words = (*str(name).split(), *arguments)  # a name may be two words: SCRIPT LOAD
+        parts.append(b"*%d\r\n" % len(words))
+        for word in words:
+            data = word if isinstance(word, bytes) else str(word).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)

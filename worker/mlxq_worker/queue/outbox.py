@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mlxq_schemas import GROUP, Event, Failed, Keys, Result, Terminal, Token
+from mlxq_schemas import (
+    GROUP,
+    Event,
+    Failed,
+    Keys,
+    Result,
+    Retrying,
+    Terminal,
+    Token,
+    TokenLogprob,
+)
 from mlxq_schemas.wire import encode_event
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.link import Command, run_script
-
-ENDED = {b"finished", b"failed", b"cancelled", b"expired"}
 
 
 @dataclass(frozen=True)
@@ -20,6 +28,21 @@ class Ending:
 
     event: Terminal
     result: Result
+
+
+@dataclass(frozen=True)
+class PutOff:
+    """How a claim ends whose job is tried again at ``due`` (unix seconds).
+
+    ``errors`` is 1 if an error is the reason, 0 if the job's time has only not come.
+    """
+
+    event: Retrying
+    due: float
+    errors: int = 1
+
+
+Closing = Ending | PutOff
 
 
 @dataclass(frozen=True)
@@ -40,19 +63,37 @@ class Standing(Enum):
 
 
 @dataclass
+class Text:
+    """Text that no event carries yet, in pieces, with the ids and log probabilities behind it."""
+
+    pieces: list[str] = field(default_factory=list[str])
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    chars: int = 0
+
+    def add(self, text: str, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> None:
+        self.pieces.append(text)
+        self.ids += ids
+        self.logprobs += logprobs
+        self.chars += len(text)
+
+
+@dataclass
 class Outbox:
     """Unsent events, and those whose reply is awaited.
 
-    ``seq`` is the number of the first of them. ``generation``: the connection on which the
-    server last confirmed ``seq`` (None: nothing was published yet). ``unsure``: a write was
-    tried and not confirmed. ``closing`` is the ending that this write brings. Not thread-safe.
+    ``text`` comes after the events that wait. ``seq`` is the number of the first event.
+    ``generation``: the connection on which the server last confirmed ``seq`` (None: nothing was
+    published yet). ``unsure``: a write was tried and not confirmed. ``closing`` is the ending
+    that this write brings. Not thread-safe.
     """
 
     claim: Claim
     waiting: list[Event] = field(default_factory=list[Event])
+    text: Text = field(default_factory=Text)
     sent: list[Event] = field(default_factory=list[Event])
-    ending: Ending | None = None
-    closing: Ending | None = None
+    ending: Closing | None = None
+    closing: Closing | None = None
     generation: int | None = None
     unsure: bool = False
     seq: int = 0
@@ -61,15 +102,13 @@ class Outbox:
         self.seq = self.claim.seq
 
     def add(self, event: Event) -> None:
-        """Queue an event; text joins the text that waits already."""
-        last = self.waiting[-1] if self.waiting else None
-        if isinstance(event, Token) and isinstance(last, Token):
-            self.waiting[-1] = _joined(last, event)
-        else:
-            self.waiting.append(event)
+        """Queue an event, after the text that waits."""
+        self._close_text()
+        self.waiting.append(event)
 
     def take(self) -> bool:
         """Move what waits to what is sent next; False if there is nothing to send."""
+        self._close_text()
         self.sent += self.waiting
         self.waiting = []
         self.closing = self.ending
@@ -95,7 +134,7 @@ class Outbox:
         epoch, state, seq = known_fields
         if epoch is None or int(epoch) != self.claim.epoch:
             return Standing.LOST
-        if state in ENDED:
+        if state != b"running":
             return Standing.SETTLED if self.closing else Standing.LOST
         known = int(seq or 0)
         if known == self.seq + len(self.sent):
@@ -120,9 +159,28 @@ class Outbox:
     def command(self, keys: Keys, keep: Retention, now: float) -> Command:
         """The write of what was taken."""
         events = [encode_event(event) for event in self.sent]
-        if self.closing is None:
-            return self._append(keys, events)
-        return self._finish(keys, keep, now, self.closing, events)
+        match self.closing:
+            case None:
+                return self._append(keys, events)
+            case Ending() as ending:
+                return self._finish(keys, keep, now, ending, events)
+            case PutOff() as put_off:
+                return self._retry(keys, put_off, events)
+
+    def _close_text(self) -> None:
+        """Text that came token by token becomes one event."""
+        text = self.text
+        if not text.pieces:
+            return
+        self.text = Text()
+        event = Token(
+            job=self.claim.job_id,
+            attempt=self.claim.attempt,
+            text="".join(text.pieces),
+            ids=text.ids,
+            logprobs=text.logprobs or None,
+        )
+        self.waiting.append(event)
 
     def _append(self, keys: Keys, events: list[bytes]) -> Command:
         job_id = self.claim.job_id
@@ -130,6 +188,17 @@ class Outbox:
             "append",
             [keys.job(job_id), keys.events(job_id)],
             [self.claim.epoch, keys.tokens(job_id), *events],
+        )
+
+    def _retry(self, keys: Keys, put_off: PutOff, events: list[bytes]) -> Command:
+        job_id, entry = self.claim.job_id, self.claim.entry
+        return run_script(
+            "retry",
+            [keys.job(job_id), keys.events(job_id), entry.stream, keys.delayed],
+            [
+                *(self.claim.epoch, job_id, keys.tokens(job_id), encode_event(put_off.event)),
+                *(put_off.due, GROUP, entry.id, put_off.errors, *events),
+            ],
         )
 
     def _finish(
@@ -149,15 +218,3 @@ class Outbox:
                 *(GROUP, entry.id, *why, keep.dead, *events),
             ],
         )
-
-
-def _joined(first: Token, second: Token) -> Token:
-    logprobs = [*(first.logprobs or ()), *(second.logprobs or ())]
-    return Token(
-        job=second.job,
-        attempt=second.attempt,
-        t=second.t,
-        text=first.text + second.text,
-        ids=first.ids + second.ids,
-        logprobs=logprobs or None,
-    )

@@ -22,13 +22,13 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from mlxq_schemas import Event, Keys
+from mlxq_schemas import Event, Keys, TokenLogprob
 from mlxq_schemas.errors import MlxqError, QueueError
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.connection import reason
 from mlxq_worker.queue.hand_back import hand_back_command
 from mlxq_worker.queue.link import Command, Link
-from mlxq_worker.queue.outbox import Ending, Outbox, Retention, Standing
+from mlxq_worker.queue.outbox import Closing, Outbox, Retention, Standing
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ PASSING: Final = (
     NoPermissionError,
 )
 PASSING_WORDS: Final = ("BUSY", "NOREPLICAS", "MISCONF")
+PASSING_IN_SCRIPTS: Final = ("-OOM ", "-READONLY ", "-MISCONF ", "-NOREPLICAS ")  # before Redis 7
 """Refusals that end by themselves or by an operator's hand: the write is kept and tried again."""
 
 
@@ -65,7 +66,7 @@ class Publisher:
         worker: str,
         *,
         keep: Retention,
-        on_settled: Callable[[str, Ending], None],
+        on_settled: Callable[[str, Closing], None],
         on_lost: Callable[[str, str], None],
     ) -> None:
         self._link = link
@@ -87,8 +88,16 @@ class Publisher:
             self._box(claim).add(event)
         self.wake()
 
-    def end(self, claim: Claim, ending: Ending) -> None:
-        """End a claim, after its events."""
+    def add_text(
+        self, claim: Claim, text: str, ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()
+    ) -> None:
+        """Publish text, joined to what waits; cheap, for it is called for every token."""
+        with self._lock:
+            self._box(claim).text.add(text, ids, logprobs)
+        self.wake()
+
+    def end(self, claim: Claim, ending: Closing) -> None:
+        """End a claim, after its events: its job ends, or is put off."""
         with self._lock:
             self._box(claim).ending = ending
         self.wake()
@@ -102,9 +111,9 @@ class Publisher:
     def full(self) -> bool:
         """True if so much is unsent that no more jobs should be taken."""
         with self._lock:
-            events = [event for box in self._dirty.values() for event in box.waiting]
-            many = len(events) + len(self._dirty) > MAX_EVENTS
-            return many or sum(len(getattr(event, "text", "")) for event in events) > MAX_CHARS
+            boxes = self._dirty.values()
+            many = sum(len(box.waiting) for box in boxes) + len(boxes) > MAX_EVENTS
+            return many or sum(box.text.chars for box in boxes) > MAX_CHARS
 
     def drain(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until all is published."""
@@ -206,7 +215,7 @@ class Publisher:
     def _settle(self, box: Outbox, reply: Any, generation: int) -> bool:
         """Act on the reply to a write; False if the write must be tried again."""
         if isinstance(reply, Exception):
-            if isinstance(reply, PASSING) or str(reply).startswith(PASSING_WORDS):
+            if _passes(reply):
                 return False
             self._lost(box, f"the server refused its events: {reason(reply)}")
         elif reply == -1:
@@ -232,3 +241,10 @@ class Publisher:
             for box in boxes:
                 if box.claim.request_id in self._boxes:
                     self._dirty[box.claim.request_id] = box
+
+
+def _passes(refusal: Exception) -> bool:
+    words = str(refusal)
+    if isinstance(refusal, PASSING) or words.startswith(PASSING_WORDS):
+        return True
+    return any(word in words for word in PASSING_IN_SCRIPTS)

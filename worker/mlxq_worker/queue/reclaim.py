@@ -1,7 +1,13 @@
-"""Taking over jobs of workers that died: entries whose lease has run out."""
+"""Taking over jobs of workers that died: entries whose lease has run out.
+
+One worker of a queue looks for them at a time: all that have room would find the same ones.
+While the server was away nobody could renew, so after a reconnect all leases may seem to have run
+out. Their owners get one lease's time to renew; only what was handed back is taken at once.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -10,12 +16,17 @@ from redis.exceptions import ResponseError
 from mlxq_schemas import GROUP, Keys
 from mlxq_worker.queue.connection import text
 from mlxq_worker.queue.entry import Entry, parse_entries
+from mlxq_worker.queue.hand_back import IDLE_MS
 from mlxq_worker.queue.intake import group_is_gone
-from mlxq_worker.queue.link import Link
+from mlxq_worker.queue.link import Link, run_script
 
 START: Final = "0-0"
 MAX_CALLS: Final = 1000
 """Calls of one sweep and stream: the server looks at about ten entries for each one asked for."""
+LOCK_MS: Final = 5000
+"""Milliseconds after which a sweeper that died no longer keeps others from it."""
+LOCKED_PAUSE: Final = 0.1
+"""Seconds until another worker's sweep may be over."""
 
 
 class Reclaimer:
@@ -37,37 +48,62 @@ class Reclaimer:
         take: Callable[[Sequence[Entry]], None],
     ) -> None:
         self._link = link
+        self._lock = keys.sweeper
         self._worker = worker
-        self._lease_ms = max(1, int(lease * 1000))
+        self._lease = lease
         self._period = period
         self._room = room
         self._take = take
         self._cursors = dict.fromkeys(keys.all_jobs(), START)
+        self._seen = 0  # generation of the connection
+        self._patient_until = 0.0
+        self._silence_ms = 0  # after which an entry is taken
 
     def step(self) -> float:
         """One sweep over all streams; the seconds until the next."""
-        for stream in self._cursors:
-            try:
+        self._silence_ms = self._silence()
+        if self._room() <= 0:
+            return self._period
+        if not self._link.one("SET", self._lock, self._worker, "NX", "PX", LOCK_MS):
+            return min(LOCKED_PAUSE, self._period)
+        try:
+            for stream in self._cursors:
                 self._sweep(stream)
-            except ResponseError as error:
-                self._cursors[stream] = START
-                if not group_is_gone(error):  # intake creates it again
-                    raise
+        finally:
+            self._link.one(*run_script("unlock", [self._lock], [self._worker]))
         return self._period
 
+    def _silence(self) -> int:
+        """Milliseconds without a renewal after which an entry is taken."""
+        generation, now = self._link.open(), time.monotonic()
+        if self._seen not in (0, generation):
+            self._patient_until = now + self._lease
+        self._seen = generation
+        return IDLE_MS if now < self._patient_until else max(1, int(self._lease * 1000))
+
     def _sweep(self, stream: str) -> None:
-        """Follow the cursor to its end, or until there is no room; then go on there next time."""
+        """Go round all entries once, or until there is no room; then go on there next time."""
+        turned = self._cursors[stream] == START
         for _ in range(MAX_CALLS):
             room = self._room()
             if room <= 0:
                 return
-            reply: Any = self._link.one(
-                *("XAUTOCLAIM", stream, GROUP, self._worker, self._lease_ms),
-                *(self._cursors[stream], "COUNT", room),
-            )
-            self._cursors[stream] = text(reply[0])
-            entries = parse_entries(stream, reply[1], taken_over=True)
+            entries = self._claim(stream, room)
             if entries:
                 self._take(entries)
             if self._cursors[stream] == START:
-                return
+                if turned:
+                    return
+                turned = True
+
+    def _claim(self, stream: str, count: int) -> list[Entry]:
+        command = ("XAUTOCLAIM", stream, GROUP, self._worker, self._silence_ms)
+        try:
+            reply: Any = self._link.one(*command, self._cursors[stream], "COUNT", count)
+        except ResponseError as error:
+            self._cursors[stream] = START
+            if not group_is_gone(error):  # intake creates it again
+                raise
+            return []
+        self._cursors[stream] = text(reply[0])
+        return parse_entries(stream, reply[1], taken_over=True)

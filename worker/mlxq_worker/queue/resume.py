@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import redis
 
-from mlxq_schemas import Keys, Retrying, Token
+from mlxq_schemas import Event, Keys, Retrying, Started, Token
 from mlxq_schemas.errors import JobError
 from mlxq_schemas.wire import decode_event
 
@@ -18,40 +18,59 @@ PAGE: Final = 500
 class Prior:
     """Text and token ids that readers already have.
 
-    ``restart``: there is text whose tokens are unknown, so that nothing can go on after it.
+    ``restart`` says why the next attempt cannot go on after what there is; "" if it can.
     """
 
     text: str = ""
     ids: list[int] = field(default_factory=list[int])
-    restart: bool = False
+    restart: str = ""
 
 
-def read_prior(client: redis.Redis, keys: Keys, job_id: str) -> Prior:
-    """The text published for a job since it last began anew.
+@dataclass
+class _Story:
+    """What the events read so far tell; ``makers`` are the models that made its text."""
 
-    Raises redis errors; an event that cannot be read, or that lacks its ids, asks for a restart.
+    texts: list[str] = field(default_factory=list[str])
+    ids: list[int] = field(default_factory=list[int])
+    model: str = ""
+    makers: set[str] = field(default_factory=set[str])
+    complete: bool = True
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.model = event.model
+            case Retrying() if event.restart:
+                self.texts, self.ids, self.makers, self.complete = [], [], set(), True
+            case Token():
+                self.texts.append(event.text)
+                self.ids += event.ids
+                self.makers.add(self.model)
+                self.complete = self.complete and bool(event.ids or not event.text)
+            case _:
+                pass
+
+
+def read_prior(client: redis.Redis, keys: Keys, job_id: str, model: str) -> Prior:
+    """The text published for a job since it last began anew, for ``model`` (identity) to go on.
+
+    Raises redis errors. An event that cannot be read, or that lacks its ids, or text of another
+    model asks for a restart.
     """
-    texts: list[str] = []
-    ids: list[int] = []
-    complete = True
+    story = _Story()
     after = "-"
     while True:
         rows: Any = client.xrange(keys.events(job_id), min=after, count=PAGE)
         for _, fields in rows:
             try:
-                event = decode_event(fields.get(b"e", b""))
+                story.hear(decode_event(fields.get(b"e", b"")))
             except JobError:
-                complete = False
-                continue
-            if isinstance(event, Retrying) and event.restart:
-                texts, ids, complete = [], [], True
-            elif isinstance(event, Token):
-                texts.append(event.text)
-                ids += event.ids
-                complete = complete and bool(event.ids or not event.text)
+                story.complete = False
         if len(rows) < PAGE:
             break
         after = "(" + rows[-1][0].decode()
-    if not complete:
-        return Prior(restart=True)
-    return Prior("".join(texts), ids)
+    if not story.complete:
+        return Prior(restart="the text so far has no token ids to go on from")
+    if others := story.makers - {model, ""}:
+        return Prior(restart=f"the text so far is by {', '.join(sorted(others))}, not by {model}")
+    return Prior("".join(story.texts), story.ids)

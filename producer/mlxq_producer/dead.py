@@ -1,0 +1,135 @@
+"""Dead letters: jobs that failed, to be looked at, sent again, or dropped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from mlxq_producer.steps import Command, Steps, checked, run_script
+from mlxq_schemas import Keys, Retrying
+from mlxq_schemas.errors import InvalidJob
+from mlxq_schemas.keys import check_name
+from mlxq_schemas.wire import encode_event
+
+PAGE: Final = 500
+"""Rows of the stream in one round trip."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One row of the dead-letter stream.
+
+    ``id`` is the job; it may be no job id at all where an entry named none. ``t`` is unix
+    seconds. ``row`` names the letter itself.
+    """
+
+    id: str
+    code: str
+    message: str
+    attempts: int
+    t: float
+    row: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which dead letters: of these jobs, with this code, older than so many seconds; None: any."""
+
+    ids: Collection[str] | None = None
+    code: str | None = None
+    older_than: float | None = None
+
+    def takes(self, letter: DeadLetter, now: float) -> bool:
+        if self.ids is not None and letter.id not in self.ids:
+            return False
+        if self.code is not None and letter.code != self.code:
+            return False
+        return self.older_than is None or now - letter.t >= self.older_than
+
+
+def dead_letters(keys: Keys, choice: Choice) -> Steps[list[DeadLetter]]:
+    """The chosen letters, the oldest first."""
+    now = time.time()
+    found: list[DeadLetter] = []
+    after = "-"
+    while True:
+        [rows] = yield from checked(("XRANGE", keys.dead, after, "+", "COUNT", PAGE))
+        found += [letter for letter in map(_letter, rows) if choice.takes(letter, now)]
+        if len(rows) < PAGE:
+            return found
+        after = f"({_text(rows[-1][0])}"
+
+
+def retry_dead(keys: Keys, choice: Choice) -> Steps[list[str]]:
+    """Send the chosen jobs again; the ids of those whose record was still there."""
+    letters = yield from dead_letters(keys, choice)
+    named = [letter for letter in letters if _is_job(letter)]
+    replies = yield from _in_pages([_revive(keys, letter) for letter in named])
+    return [letter.id for letter, reply in zip(named, replies, strict=True) if reply == b"ok"]
+
+
+def drop_dead(keys: Keys, choice: Choice) -> Steps[list[DeadLetter]]:
+    """Drop the chosen letters and what is kept of their jobs; the letters dropped."""
+    letters = yield from dead_letters(keys, choice)
+    replies = yield from _in_pages([_forget(keys, letter) for letter in letters])
+    return [letter for letter, reply in zip(letters, replies, strict=True) if reply == 1]
+
+
+def _in_pages(commands: Sequence[Command]) -> Steps[list[Any]]:
+    replies: list[Any] = []
+    for start in range(0, len(commands), PAGE):
+        replies += yield from checked(*commands[start : start + PAGE])
+    return replies
+
+
+def _revive(keys: Keys, letter: DeadLetter) -> Command:
+    event = Retrying(
+        job=letter.id, code="revived", message=f"sent again after: {letter.code}", restart=True
+    )
+    names = [keys.job(letter.id), keys.events(letter.id), keys.result(letter.id), keys.dead]
+    args = [letter.id, letter.row, encode_event(event), keys.tokens(letter.id), time.time()]
+    return run_script("revive", [*names, *keys.all_jobs()], args)
+
+
+def _forget(keys: Keys, letter: DeadLetter) -> Command:
+    if not _is_job(letter):
+        return ("XDEL", keys.dead, letter.row)
+    names = [keys.job(letter.id), keys.events(letter.id), keys.result(letter.id), keys.dead]
+    return run_script("forget", names, [letter.row])
+
+
+def _is_job(letter: DeadLetter) -> bool:
+    try:
+        check_name("job id", letter.id)
+    except InvalidJob:
+        return False
+    return True
+
+
+def _letter(row: Any) -> DeadLetter:
+    row_id, fields = row
+    named = {_text(name): _text(value) for name, value in fields.items()}
+    return DeadLetter(
+        id=named.get("id", ""),
+        code=named.get("code", ""),
+        message=named.get("message", ""),
+        attempts=int(named.get("attempts", "0")),
+        t=float(named.get("t", "0")),
+        row=_text(row_id),
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def choice(ids: str | Iterable[str] | None, code: str | None, older_than: float | None) -> Choice:
+    """A choice from the arguments of a producer's methods."""
+    chosen = None if ids is None else frozenset([ids] if isinstance(ids, str) else ids)
+    return Choice(chosen, code, older_than)

@@ -1,0 +1,18 @@
+-- Put a running job off, in one step: its last events, a retrying event, its time, entry removed.
+-- KEYS: job, events, jobs stream, delayed
+-- ARGV: epoch, id, channel, retrying event, due (unix s), group, entry,
+--       errors (1 after an error, 0 if its time has only not come), event, event, ...
+--       (not yet appended; they come before the retrying event)
+-- Returns: 1, or -1 if the lease is lost
+local known = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'cancel')
+if known[1] ~= ARGV[1] or known[2] ~= 'running' then return -1 end
+for i = 9, #ARGV do append(KEYS[1], KEYS[2], ARGV[3], ARGV[i]) end
+append(KEYS[1], KEYS[2], ARGV[3], ARGV[4])
+redis.call('HINCRBY', KEYS[1], 'errors', ARGV[8])
+redis.call('HSET', KEYS[1], 'state', 'delayed')
+redis.call('HDEL', KEYS[1], 'entry')
+-- A cancel that this worker has not heard of yet need not wait.
+redis.call('ZADD', KEYS[4], known[3] == '1' and 0 or ARGV[5], ARGV[2])
+redis.call('XACK', KEYS[3], ARGV[6], ARGV[7])
+redis.call('XDEL', KEYS[3], ARGV[7])
+return 1

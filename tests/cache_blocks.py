@@ -1,0 +1,80 @@
+"""Blocks whose content follows from a number, and looks at cache folders from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from mlxq_worker.cache.disk import DiskTier
+from mlxq_worker.cache.disk_folder import CacheFolder
+from mlxq_worker.cache.host import HostArray, HostBlock
+
+LAYOUT = "test"
+
+
+def key_for(number: int) -> bytes:
+    return hashlib.sha256(str(number).encode()).digest()
+
+
+def make_block(number: int, size: int = 1000) -> HostBlock:
+    """A block of three arrays and about ``size`` bytes; its meta says how to make it again."""
+    rng = np.random.default_rng(number)
+    halves = HostArray.copy_of(rng.integers(0, 1 << 16, (2, size // 4), np.uint16), "bfloat16")
+    empty = HostArray("float16", (0, 3), np.empty(0, np.uint8))
+    scalar = HostArray.copy_of(rng.random((), np.float32))
+    return HostBlock(key_for(number), (halves, empty, scalar), f"{number} {size}".encode())
+
+
+def same(one: HostBlock, other: HostBlock) -> bool:
+    def content(block: HostBlock) -> object:
+        arrays = [(a.dtype, a.shape, a.data.tobytes()) for a in block.arrays]
+        return block.key, block.meta, arrays
+
+    return content(one) == content(other)
+
+
+def is_as_made(block: HostBlock) -> bool:
+    """True if a block from anywhere has the content that its number gives."""
+    number, size = map(int, block.meta.split())
+    return same(block, make_block(number, size))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Fails if ``condition`` is not true within a time that only a hang needs."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.002)
+
+
+def write(tier: DiskTier, *blocks: HostBlock) -> None:
+    """Offer blocks and wait until each is written or refused."""
+    for block in blocks:
+        assert tier.offer(block)
+    wait_until(lambda: not tier.stats()["waiting_bytes"])
+
+
+def load(tier: DiskTier, *numbers: int) -> list[HostBlock]:
+    return tier.load([key_for(number) for number in numbers]).result(60)
+
+
+def file_bytes(folder: CacheFolder) -> int:
+    """Bytes of all files, at one moment: the lock keeps out all but moves between folders."""
+    with folder.lock():
+        found: dict[int, int] = {}
+        for place in (folder.temporary, *folder.fans, folder.quarantine):
+            for path in sorted(place.iterdir()):
+                try:
+                    stat = path.stat()
+                except FileNotFoundError:
+                    continue
+                found[stat.st_ino] = stat.st_size
+    return sum(found.values())
+
+
+def file_of(root: Path, number: int) -> Path:
+    return CacheFolder(root).path(key_for(number))

@@ -1,0 +1,43 @@
+"""``python -m chaos``, in the folder ``tests``: prints what was done and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+
+from chaos.run import Outcome, Quotas, Run
+
+
+def main() -> int:
+    """Exit status 0 if all quotas were met and nothing is lost, doubled, wrong or left over."""
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    for quota in fields(Quotas):
+        parser.add_argument(f"--{quota.name}", type=int, default=quota.default)
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--keep", type=Path, help="keep logs and data in this folder")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no process stays behind
+    quotas = Quotas(**{quota.name: getattr(options, quota.name) for quota in fields(Quotas)})
+    with tempfile.TemporaryDirectory(prefix="mlxq-chaos-") as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = Run(quotas, folder).run()
+    print(json.dumps(outcome.figures, indent=1) if options.json else table(outcome))
+    for problem in outcome.problems[:50]:
+        print(problem, file=sys.stderr)
+    return 0 if outcome.clean else 1
+
+
+def table(outcome: Outcome) -> str:
+    """The figures as a Markdown table."""
+    rows = [f"| {name} | {value} |" for name, value in outcome.figures.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The run of ``python -m chaos`` in a short form."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHORT = "MLXQ_TEST_SHORT" in os.environ
+QUOTAS = {"jobs": 60, "kills": 6, "restarts": 2, "cuts": 6, "templates": 24}
+LONGER = {"jobs": 300, "kills": 30, "restarts": 5, "cuts": 12, "templates": 48}
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_nothing_is_lost_doubled_or_wrong(tmp_path: Path) -> None:
+    quotas = QUOTAS if SHORT else LONGER
+    options = [word for name, least in quotas.items() for word in (f"--{name}", str(least))]
+    command = [sys.executable, "-m", "chaos", "--json", "--keep", str(tmp_path), *options]
+    folder = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["jobs"] >= quotas["jobs"]
+    assert figures["jobs resumed in the middle"] > 0
+    assert figures["worker kills (SIGKILL)"] >= quotas["kills"]
+    assert figures["server restarts"] + figures["server kills"] >= quotas["restarts"]
+    assert figures["replies swallowed"] + figures["cuts"] >= quotas["cuts"]

@@ -1,0 +1,1 @@
+"""Servers of every kind that mlxq knows, started for tests."""

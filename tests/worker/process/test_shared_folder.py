@@ -1,0 +1,111 @@
+"""Two workers on one cache folder that is too small for both."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache_blocks import file_bytes
+from mlxq_producer import Producer
+from mlxq_schemas import Job
+from mlxq_worker.build import build_backend
+from mlxq_worker.cache.disk_care import survey, verify
+from mlxq_worker.cache.disk_folder import CacheFolder
+from mlxq_worker.config import WorkerConfig
+from pictures import random_picture
+from worker_process import PATIENCE, StartWorker
+
+SHORT = os.environ.get("MLXQ_TEST_SHORT") == "1"
+JOBS, TABLES = (60, 4) if SHORT else (500, 12)
+CAP = 1 << 21
+"""About 30 blocks of the bundled model; a table alone takes some 12."""
+MEMORY = ("--prefix-cache-bytes", str(1 << 20), "--feature-cache-bytes", str(1 << 16))
+QUESTIONS = ("Describe the image in detail.", "How many shapes are there?")
+
+
+def make_questions(folder: Path) -> list[dict[str, Any]]:
+    """Every table before every picture, asked in two ways."""
+    rng = random.Random(5)
+    pictures = [folder / f"{n}.png" for n in range(4)]
+    for path in pictures:
+        random_picture(rng).save(path)
+    tables = [
+        " ".join(f"{rng.choice(('fox', 'cat', 'sun'))} {rng.randrange(90)};" for _ in range(60))
+        for _ in range(TABLES)
+    ]
+    return [
+        {"prompt": f"{table} {question}", "images": images}
+        for table in tables
+        for images in ([], *([str(path)] for path in pictures[:3]))
+        for question in QUESTIONS
+    ] + [chat(table, pictures[3]) for table in tables]
+
+
+def chat(table: str, picture: Path) -> dict[str, Any]:
+    image = {"type": "image_url", "image_url": {"url": str(picture)}}
+    parts = [{"type": "text", "text": table}, image, {"type": "text", "text": QUESTIONS[0]}]
+    return {"messages": [{"role": "user", "content": parts}]}
+
+
+def texts_alone(questions: list[dict[str, Any]], root: Path) -> list[str]:
+    """One row at a time and without caches."""
+    config = WorkerConfig(
+        max_rows=1, prefix_cache_bytes=0, feature_cache_bytes=0, media_roots=(root,), name="solo"
+    )
+    backend = build_backend(config)
+    texts: list[str] = []
+    for question in questions:
+        job = Job(**question, sampling={"max_tokens": 12})
+        backend.generator.insert([backend.prepare(job, lambda _: None)])
+        pieces: list[str] = []
+        while backend.generator.has_work():
+            pieces += [response.text for response in backend.generator.next()]
+        texts.append("".join(pieces))
+    backend.generator.close()
+    return texts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_workers_share_a_folder_and_its_bound(
+    start_worker: StartWorker, producer: Producer, tmp_path: Path
+) -> None:
+    questions = make_questions(tmp_path)
+    alone = texts_alone(questions, tmp_path)
+    assert len(set(alone)) > len(questions) // 4
+    folder = CacheFolder(tmp_path / "cache")
+    common = ("--cache-dir", str(folder.root), "--media-root", str(tmp_path), *MEMORY)
+    options = (*common, "--cache-dir-bytes", str(CAP), "--max-rows", "6")
+    workers = [start_worker(*options, model=None) for _ in range(2)]
+    rng = random.Random(6)
+    asked = {f"j{n}": rng.randrange(len(questions)) for n in range(JOBS)}
+    for name, number in asked.items():
+        producer.submit(**questions[number], id=name, max_tokens=12)
+    most, cached = 0, 0
+    for name, number in asked.items():
+        result = producer.result(name, wait=PATIENCE * 10)
+        assert result.ok, result
+        assert result.text == alone[number]
+        cached += result.usage.cached_tokens
+        most = max(most, file_bytes(folder))
+    assert cached > 30 * JOBS
+    for worker in workers:
+        worker.terminate()
+    assert [worker.wait() for worker in workers] == [0, 0]
+
+    assert CAP / 2 < most <= CAP
+    assert file_bytes(folder) <= CAP
+    assert survey(folder)["written_last_day"] > CAP  # so that some of it had to leave
+    assert not list(folder.temporary.iterdir())
+    assert verify(folder).clean
+
+    # No two of these begin in the same way, so that what a new worker knows is from the folder.
+    start_worker(*options, model=None)
+    names = [producer.submit(**question, max_tokens=12) for question in questions[-TABLES:]]
+    again = [producer.result(name, wait=PATIENCE * 10) for name in names]
+    assert [result.text for result in again] == alone[-TABLES:]
+    assert max(result.usage.cached_tokens for result in again) > 0

@@ -1,0 +1,193 @@
+"""``mlxq cache warm``: fill a cache folder before the workers come."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+
+import typer
+from pydantic import ValidationError
+
+from mlxq_schemas import Sampling
+from mlxq_schemas.errors import BadMessage, ConfigError, MlxqError, ModelNotLoaded
+from mlxq_schemas.wire import MAX_JOB_BYTES, describe, parse_job, unpack
+from mlxq_worker.config import WorkerConfig
+
+if TYPE_CHECKING:
+    from mlxq_worker.backend import Backend
+    from mlxq_worker.engine.request import Request
+
+EXIT_SOME_FAILED: Final = 3
+_DEFAULT: Final = WorkerConfig(name="default")
+_PAUSE: Final = 0.001
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A line that was passed over; ``line`` counts from 1."""
+
+    line: int
+    code: str
+    message: str
+
+
+@dataclass
+class Report:
+    """What a run has done. ``cached_tokens`` were known already, ``computed_tokens`` were not;
+    ``evicted_blocks`` left the folder to make room; ``disk_failed``: it took no more.
+    ``blocks`` and ``bytes`` are all that it holds.
+    """
+
+    prompts: int = 0
+    computed_tokens: int = 0
+    cached_tokens: int = 0
+    images: int = 0
+    written_blocks: int = 0
+    written_bytes: int = 0
+    evicted_blocks: int = 0
+    disk_failed: bool = False
+    blocks: int = 0
+    bytes: int = 0
+    failed: list[Failure] = field(default_factory=list[Failure])
+
+
+def warm(
+    prompts: Annotated[Path, typer.Argument(help="Jobs as JSON, one a line.", metavar="FILE")],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            envvar="MLXQ_CACHE_DIR",
+            help="The cache folder; made if missing.",
+            metavar="DIR",
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MLXQ_MODEL", help="As the workers' option. [default: the small bundled model]"
+        ),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(envvar="MLXQ_DTYPE", help="As the workers' option.")
+    ] = _DEFAULT.dtype,
+    media_root: Annotated[
+        list[Path] | None,
+        typer.Option(
+            envvar="MLXQ_MEDIA_ROOT", help="Folder whose files jobs may name; may be repeated."
+        ),
+    ] = None,
+    dir_bytes: Annotated[
+        int,
+        typer.Option(
+            "--dir-bytes", envvar="MLXQ_CACHE_DIR_BYTES", help="Most bytes in the folder."
+        ),
+    ] = _DEFAULT.cache_dir_bytes,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compute prompts' beginnings and pictures, so that workers find them in the folder.
+
+    Lines are jobs as for "mlxq submit --job". Model, dtype and media roots must be those of the
+    workers. A line that cannot be done is reported and passed over: the exit status is then 3.
+    """
+    fields: dict[str, Any] = {"model": model, "dtype": dtype, "cache_dir": folder}
+    fields |= {"media_roots": tuple(media_root or ()), "cache_dir_bytes": dir_bytes}
+    try:
+        config = WorkerConfig(**fields, max_rows=1, name="warm")
+    except ValidationError as error:
+        raise ConfigError(describe(error)) from error
+    try:
+        with prompts.open("rb") as lines:
+            report = fill(config, lines)
+    except OSError as error:
+        raise ConfigError(f"cannot read {prompts}: {error.strerror or error}") from error
+    except ModelNotLoaded as error:
+        raise ConfigError(error.message) from error
+    _show(report, as_json=as_json)
+    if report.failed:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def fill(config: WorkerConfig, lines: BinaryIO) -> Report:
+    """Run each line's prompt up to its first token, and wait for the disk.
+
+    Raises :class:`ModelNotLoaded`, and :class:`ConfigError` for a folder that cannot be used.
+    """
+    # MLX takes seconds to come up, and the other commands do without.
+    from mlxq_worker.build import build_backend  # noqa: PLC0415
+
+    backend = build_backend(config, write_at=1)
+    report = Report()
+    try:
+        for number, line in _numbered(lines):
+            try:
+                _run(backend, _request(backend, number, line), report)
+            except MlxqError as error:
+                report.failed.append(Failure(number, error.code, error.message))
+        _read_stats(backend.generator.stats(), report)
+    finally:
+        backend.generator.close()
+    return report
+
+
+def _numbered(lines: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines that hold something, from 1. Of one that is too long, as much as shows that."""
+    number = 0
+    while line := lines.readline(MAX_JOB_BYTES + 1):
+        number += 1
+        whole = line
+        while len(line) > MAX_JOB_BYTES and not line.endswith(b"\n"):
+            line = lines.readline(MAX_JOB_BYTES + 1)
+        if whole := whole.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").strip():
+            yield number, whole
+
+
+def _request(backend: Backend, number: int, line: bytes) -> Request:
+    """Raises :class:`JobError`."""
+    if not line.startswith(b"{"):
+        raise BadMessage("not a JSON object with a job's fields")
+    fields = unpack(line, "the line", MAX_JOB_BYTES)
+    kept = {name: value for name, value in fields.items() if name not in Sampling.model_fields}
+    job = parse_job({"id": f"line-{number}", **kept, "sampling": {"max_tokens": 1}}).check()
+    return backend.prepare(job, lambda _: None)
+
+
+def _run(backend: Backend, request: Request, report: Report) -> None:
+    """Raises :class:`JobError`."""
+    generator = backend.generator
+    generator.insert([request])
+    while generator.has_work():
+        for response in generator.next():
+            if response.error is not None:
+                raise response.error
+            if response.usage is not None:
+                report.prompts += 1
+                report.images += response.usage.images
+        # The queue to the disk is bounded, and what finds it full would not be written.
+        while generator.stats()["disk_waiting_bytes"]:
+            time.sleep(_PAUSE)
+
+
+def _read_stats(stats: dict[str, Any], report: Report) -> None:
+    report.computed_tokens = stats["prompt_tokens"]
+    report.cached_tokens = stats["cached_tokens"]
+    for name in ("written_blocks", "written_bytes", "evicted_blocks", "blocks", "bytes"):
+        setattr(report, name, stats[f"disk_{name}"])
+    report.disk_failed = stats["disk_write_errors"] > 0
+
+
+def _show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(report), ensure_ascii=False))
+        return
+    for failure in report.failed:
+        typer.echo(f"error[{failure.code}]: line {failure.line}: {failure.message}", err=True)
+    for name, value in {**asdict(report), "failed": len(report.failed)}.items():
+        typer.echo(f"{name.replace('_', ' ')}: {value}")
+    if report.disk_failed or report.evicted_blocks:
+        remedy = "free some of the disk" if report.disk_failed else "give it more --dir-bytes"
+        typer.echo(f"not all of it is in the folder: {remedy}", err=True)

@@ -1,0 +1,27 @@
+"""Watching the jobs that have a deadline or a timeout of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mlxq_worker.process.flight import Flights
+
+PERIOD: Final = 0.1
+"""Seconds between looks: how late a job may end."""
+
+
+class Limits:
+    """The step of the limits duty. ``abort`` ends a request in the engine."""
+
+    def __init__(self, flights: Flights, abort: Callable[[str], None]) -> None:
+        self._flights = flights
+        self._abort = abort
+
+    def step(self) -> float:
+        """Ask for the end of every job that is past a limit; the seconds until the next look."""
+        for flight in self._flights.unfinished():
+            if flight.stop is None and (stop := flight.limit()) is not None:
+                flight.stop = stop
+                self._abort(flight.owned.request_id)
+        return PERIOD

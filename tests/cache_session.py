@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from PIL.Image import Image
 
+import tiny_models
 from mlxq_schemas import Sampling
 from mlxq_worker.engine import BatchGenerator, Request
 from mlxq_worker.models.prepared import Prepared
@@ -15,6 +17,15 @@ RED = draw([("red", "circle", 4), ("red", "square", 0)])
 BLUE = draw([("blue", "diamond", 8), ("green", "square", 0)])
 WORDS = ("fox", "cat", "sun", "dog", "map", "key", "cup", "hat", "box", "pen", "bird", "fish")
 MEGABYTE = 1024 * 1024
+
+
+QUICK = ("qwen3_vl", "qwen3_5", "gemma3", "gemma4", "smolvlm", "llama")
+"""A family of each kind of cache and of picture; the others take longer and are marked slow."""
+
+EVERY_FAMILY = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in tiny_models.FAMILIES
+]
 
 
 class Session:

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from cache_session import BLUE, RED, Session, prepare, text
+from cache_session import BLUE, EVERY_FAMILY, RED, Session, prepare, text
 from mlxq_worker.cache.chain import BLOCK
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.registry import adapter_for
+
+
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
+def subject(request, load):
+    """Every family, in float32."""
+    return load(request.param)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,15 @@ import random
 
 import pytest
 
-from cache_session import BLUE, RED, Session, prepare, text
+from cache_session import BLUE, EVERY_FAMILY, RED, Session, prepare, text
 from mlxq_worker.cache.caches import LAYOUT
 from mlxq_worker.cache.disk import DiskTier
+
+
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
+def subject(request, load):
+    """Every family, in float32."""
+    return load(request.param)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cache_blocks import file_bytes
+from cache_session import text
 from mlxq_producer import Producer
 from mlxq_schemas import Job
 from mlxq_worker.build import build_backend
@@ -20,35 +21,31 @@ from pictures import random_picture
 from worker_process import PATIENCE, StartWorker
 
 SHORT = os.environ.get("MLXQ_TEST_SHORT") == "1"
-JOBS, TABLES = (60, 4) if SHORT else (500, 12)
+JOBS, INSTRUCTIONS = (60, 4) if SHORT else (500, 12)
 CAP = 1 << 21
-"""About 30 blocks of the bundled model; a table alone takes some 12."""
+"""About 30 blocks of the bundled model; an instruction takes some 8."""
 MEMORY = ("--prefix-cache-bytes", str(1 << 20), "--feature-cache-bytes", str(1 << 16))
 QUESTIONS = ("Describe the image in detail.", "How many shapes are there?")
 
 
 def make_questions(folder: Path) -> list[dict[str, Any]]:
-    """Every table before every picture, asked in two ways."""
+    """Long instructions, some pictures under each, two questions about each picture."""
     rng = random.Random(5)
-    pictures = [folder / f"{n}.png" for n in range(4)]
+    pictures = [folder / f"{n}.png" for n in range(16)]
     for path in pictures:
         random_picture(rng).save(path)
-    tables = [
-        " ".join(f"{rng.choice(('fox', 'cat', 'sun'))} {rng.randrange(90)};" for _ in range(60))
-        for _ in range(TABLES)
-    ]
     return [
-        {"prompt": f"{table} {question}", "images": images}
-        for table in tables
-        for images in ([], *([str(path)] for path in pictures[:3]))
+        ask(text(n, 150), path, question)
+        for n in range(INSTRUCTIONS)
+        for path in rng.sample(pictures, 4)
         for question in QUESTIONS
-    ] + [chat(table, pictures[3]) for table in tables]
+    ]
 
 
-def chat(table: str, picture: Path) -> dict[str, Any]:
+def ask(instruction: str, picture: Path, question: str) -> dict[str, Any]:
     image = {"type": "image_url", "image_url": {"url": str(picture)}}
-    parts = [{"type": "text", "text": table}, image, {"type": "text", "text": QUESTIONS[0]}]
-    return {"messages": [{"role": "user", "content": parts}]}
+    user = {"role": "user", "content": [image, {"type": "text", "text": question}]}
+    return {"messages": [{"role": "system", "content": instruction}, user]}
 
 
 def texts_alone(questions: list[dict[str, Any]], root: Path) -> list[str]:
@@ -76,7 +73,7 @@ def test_two_workers_share_a_folder_and_its_bound(
 ) -> None:
     questions = make_questions(tmp_path)
     alone = texts_alone(questions, tmp_path)
-    assert len(set(alone)) > len(questions) // 4
+    assert len(set(alone)) > 12
     folder = CacheFolder(tmp_path / "cache")
     common = ("--cache-dir", str(folder.root), "--media-root", str(tmp_path), *MEMORY)
     options = (*common, "--cache-dir-bytes", str(CAP), "--max-rows", "6")
@@ -105,7 +102,10 @@ def test_two_workers_share_a_folder_and_its_bound(
 
     # No two of these begin in the same way, so that what a new worker knows is from the folder.
     start_worker(*options, model=None)
-    names = [producer.submit(**question, max_tokens=12) for question in questions[-TABLES:]]
+    names = [
+        producer.submit(**question, max_tokens=12)
+        for question in questions[:: len(questions) // INSTRUCTIONS]
+    ]
     again = [producer.result(name, wait=PATIENCE * 10) for name in names]
-    assert [result.text for result in again] == alone[-TABLES:]
+    assert [result.text for result in again] == alone[:: len(questions) // INSTRUCTIONS]
     assert max(result.usage.cached_tokens for result in again) > 0

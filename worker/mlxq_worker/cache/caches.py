@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from mlxq_worker.cache.block import Block
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CLOSING = 5.0
 """Seconds for the SSD to write what waits when a generator ends."""
 
-LAYOUT = "blocks-1"
+LAYOUT = "blocks-2"
 """What files on disk hold. What tells models apart is in the names of blocks."""
 
 
@@ -56,6 +57,7 @@ class Caches:
 
     def make_room(self, nbytes: int) -> None:
         """Give up as many bytes of memory, the oldest first; prefixes before pictures."""
+        nbytes = max(0, nbytes)
         for store in (self.prefixes.store, self.features.store):
             spare = min(nbytes, store.nbytes)
             store.shrink_to(store.nbytes - spare)
@@ -65,13 +67,17 @@ class Caches:
         """Begin to bring what the SSD holds of ``keys``; None if that is nothing."""
         if self._disk is None:
             return None
-        missing = [key for key in keys if key not in store]
-        wanted: list[bytes] = []
-        for key in missing:
-            if not self._disk.has(key):
-                break
-            wanted.append(key)
+        missing = (key for key in keys if key not in store)
+        wanted = list(takewhile(self._disk.has, missing))
         return self._disk.load(wanted) if wanted else None
+
+    def fetch_prefix(self, keys: Sequence[bytes]) -> Future[list[HostBlock]] | None:
+        """The same for a prefix, with all that is needed to take it up."""
+        disk, store = self._disk, self.prefixes.store
+        if disk is None:
+            return None
+        names = self.prefixes.names(keys, lambda key: key in store or disk.has(key))
+        return self.fetch(store, names)
 
     @staticmethod
     def arrived(store: BlockStore, blocks: Sequence[HostBlock]) -> None:

@@ -50,6 +50,11 @@ def chain(
     return keys
 
 
+def moment_key(key: bytes) -> bytes:
+    """Name of what the moving layers hold at the end of the block ``key``."""
+    return hashlib.sha256(b"moment" + key).digest()
+
+
 def owners(
     prepared: Prepared, media_tokens: Collection[int]
 ) -> tuple[npt.NDArray[np.int64], list[bytes]]:

@@ -1,8 +1,8 @@
 """A row's unbatched caches, cut into blocks and put together again.
 
 Layers that keep one key and value a token are cut anywhere. Others (sliding windows, recurrent
-states) hold what they hold at one moment only: a block may carry their states at its end, and a
-prefix can be taken up where one does.
+states) hold what they hold at one moment only: their states at the end of a block may be kept
+beside it, and a prefix can be taken up where they are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from mlx_vlm.models.cache import KVCache
 
 from mlxq_worker.cache.block import Block
 from mlxq_worker.cache.chain import BLOCK
-
-_COMPLETE, _PARTIAL = b"+", b"-"
-"""First byte of a block's meta: with the moving layers' states, or without."""
 
 
 class Layout:
@@ -40,10 +37,7 @@ class Layout:
         return bool(self._moving)
 
     def cut(self, key: bytes, cache: list[Any], end: int) -> Block:
-        """The block of the tokens that end at ``end``; lazy.
-
-        The moving layers' states belong to it if the cache stands at ``end`` now.
-        """
+        """The block of the tokens that end at ``end``; lazy."""
         layers = [cache[n] for n in self._plain]
         slices = [
             a[..., end - BLOCK : end, :] for layer in layers for a in (layer.keys, layer.values)
@@ -52,45 +46,39 @@ class Layout:
         for n, array in enumerate(slices):
             groups.setdefault((*array.shape, array.dtype), []).append(n)
         arrays = [mx.stack([slices[n] for n in group]) for group in groups.values()]
-        complete = not self._moving or _standing(cache) == end
-        moving = self._moving if complete else []
-        states = [_pack([cache[n].state, cache[n].meta_state], arrays) for n in moving]
-        meta = json.dumps({"groups": list(groups.values()), "states": states}).encode()
-        return Block(key, tuple(arrays), (_COMPLETE if complete else _PARTIAL) + meta)
+        return Block(key, tuple(arrays), json.dumps(list(groups.values())).encode())
 
-    def prefix(self, blocks: Sequence[Block]) -> Sequence[Block]:
-        """The longest part of a run of blocks that can be taken up."""
-        end = len(blocks)
-        while end and not blocks[end - 1].meta.startswith(_COMPLETE):
-            end -= 1
-        return blocks[:end]
+    def moment(self, key: bytes, cache: list[Any]) -> Block:
+        """What the moving layers hold now; lazy."""
+        arrays: list[mx.array] = []
+        states = [_pack([cache[n].state, cache[n].meta_state], arrays) for n in self._moving]
+        return Block(key, tuple(arrays), json.dumps(states).encode())
 
-    def restore(self, blocks: Sequence[Block]) -> list[Any]:
+    @staticmethod
+    def standing(cache: Sequence[Any]) -> int | None:
+        """Tokens in the cache, by the first layer that counts them."""
+        return next((layer.offset for layer in cache if hasattr(layer, "offset")), None)
+
+    def restore(self, blocks: Sequence[Block], moment: Block | None) -> list[Any]:
         """A row's own cache after the tokens of ``blocks``; lazy. It shares no object with them."""
         cache = self._make_cache()
-        last = blocks[-1]
-        meta = json.loads(last.meta[1:])
         slices: dict[int, mx.array] = {}
-        for g, group in enumerate(meta["groups"]):
+        for g, group in enumerate(json.loads(blocks[-1].meta)):
             joined = mx.concatenate([block.arrays[g] for block in blocks], axis=-2)
             slices |= {n: joined[place] for place, n in enumerate(group)}
         for place, n in enumerate(self._plain):
             cache[n].state = (slices[2 * place], slices[2 * place + 1])
-        for n, packed in zip(self._moving, meta["states"], strict=True):
-            cache[n].state, moment = _unpack(packed, last.arrays)
-            if moment:
-                cache[n].meta_state = moment
+        if moment is not None:
+            for n, packed in zip(self._moving, json.loads(moment.meta), strict=True):
+                cache[n].state, counters = _unpack(packed, moment.arrays)
+                if counters:
+                    cache[n].meta_state = counters
         return cache
 
 
 def _describe(layer: Any) -> str:
     sizes = [str(getattr(layer, name)) for name in ("max_size", "keep") if hasattr(layer, name)]
     return ":".join([type(layer).__name__, *sizes])
-
-
-def _standing(cache: Sequence[Any]) -> int | None:
-    """Tokens in the cache, by the first layer that counts them."""
-    return next((layer.offset for layer in cache if hasattr(layer, "offset")), None)
 
 
 def _pack(value: Any, arrays: list[mx.array]) -> Any:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlxq_worker.cache.block import Block
-from mlxq_worker.cache.chain import BLOCK, chain, owners
+from mlxq_worker.cache.chain import BLOCK, chain, moment_key, owners
 from mlxq_worker.cache.layout import Layout
 from mlxq_worker.cache.store import BlockStore, evaluate
 from mlxq_worker.models.prepared import Prepared
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Blocks from the front of a prompt, and what the moving layers hold at their end."""
+
+    blocks: Sequence[Block] = ()
+    moment: Block | None = None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.blocks) * BLOCK
 
 
 class PrefixCache:
@@ -29,25 +42,43 @@ class PrefixCache:
             return []
         return chain(self._start, ids, *owners(prepared, self._media_tokens))
 
-    def find(self, keys: Sequence[bytes]) -> Sequence[Block]:
-        """The longest known run of blocks that can be taken up."""
-        return self.layout.prefix(self.store.peek(keys))
+    def find(self, keys: Sequence[bytes]) -> Prefix:
+        """The longest known prefix that can be taken up."""
+        blocks = self.store.peek(keys)
+        if not self.layout.moving:
+            return Prefix(blocks)
+        for end in range(len(blocks), 0, -1):
+            moment = self.store.peek([moment_key(keys[end - 1])])
+            if moment:
+                return Prefix(blocks[:end], moment[0])
+        return Prefix()
+
+    def use(self, prefix: Prefix) -> list[Any]:
+        """A row's own cache after a known prefix; lazy."""
+        self.store.use([*prefix.blocks, *([prefix.moment] if prefix.moment else [])])
+        return self.layout.restore(prefix.blocks, prefix.moment)
+
+    def names(self, keys: Sequence[bytes], known: Callable[[bytes], bool]) -> list[bytes]:
+        """What must be in memory for the longest prefix that is ``known`` somewhere."""
+        if not self.layout.moving:
+            return list(keys)
+        ends = (n for n in range(len(keys), 0, -1) if known(moment_key(keys[n - 1])))
+        end = next(ends, 0)
+        return [*keys[:end], moment_key(keys[end - 1])] if end else []
 
     def keep(self, keys: Sequence[bytes], cache: list[Any], fed: int, kept: int) -> int:
         """Store the whole blocks of a row's own cache between ``kept`` and ``fed`` tokens.
 
         Returns to where the row's blocks are kept now.
         """
-        until = min(fed // BLOCK, len(keys))
-        first = kept // BLOCK
+        first, until = kept // BLOCK, min(fed // BLOCK, len(keys))
         if until <= first:
             return kept
         self.store.counts["misses"] += until - first
-        blocks = [
-            self.layout.cut(keys[n], cache, (n + 1) * BLOCK)
-            for n in range(first, until)
-            if keys[n] not in self.store or n == until - 1
-        ]
+        ends = [n + 1 for n in range(first, until) if keys[n] not in self.store]
+        blocks = [self.layout.cut(keys[end - 1], cache, end * BLOCK) for end in ends]
+        if self.layout.moving and self.layout.standing(cache) == until * BLOCK:
+            blocks.append(self.layout.moment(moment_key(keys[until - 1]), cache))
         evaluate(blocks)
         self.store.put(blocks)
         return until * BLOCK

@@ -68,12 +68,7 @@ class BlockStore:
         """Keep blocks (a run, first to last) that are evaluated; one that is here stays."""
         self._offer(blocks)
         for block in reversed(blocks):
-            old = self._blocks.get(block.key)
-            if old is not None and len(old.arrays) < len(block.arrays):
-                self.nbytes -= old.nbytes
-                del self._blocks[block.key]
-                old = None
-            if old is None and block.nbytes <= self._max_bytes:
+            if block.key not in self._blocks and block.nbytes <= self._max_bytes:
                 self._blocks[block.key] = block
                 self.nbytes += block.nbytes
                 self.counts["stored"] += 1
@@ -86,9 +81,13 @@ class BlockStore:
         """Let the SSD have what it wants, which is what was seen before."""
         if self._disk is None:
             return
+        offered = False
         for block in blocks:
-            if self._disk.wants(block.key):
-                self._disk.offer(block.to_host())
+            if self._disk.wants(block.key) and self._disk.offer(block.to_host()):
+                offered = True
+        if offered:
+            # In the order of the run: without its first block it is of no use.
+            self._disk.touch([block.key for block in blocks])
 
     def shrink_to(self, nbytes: int) -> None:
         """Drop what was used longest ago until no more than ``nbytes`` are held."""
@@ -104,5 +103,5 @@ class BlockStore:
 
 
 def evaluate(blocks: Sequence[Block]) -> None:
-    """Compute the blocks' arrays, so that no graph and no larger array lives on in them."""
-    mx.eval([block.arrays for block in blocks])
+    """Have the blocks' arrays computed, so that no graph and no larger array lives on in them."""
+    mx.async_eval([block.arrays for block in blocks])

@@ -14,7 +14,7 @@ from mlxq_schemas.errors import GenerationFailed, InvalidJob, MlxqError
 from mlxq_worker.cache.caches import Caches
 from mlxq_worker.engine.batch import Step
 from mlxq_worker.engine.cohorts import Cohorts
-from mlxq_worker.engine.prefill import Prefill, PrefillPlan
+from mlxq_worker.engine.prefill import PAGE, Prefill, PrefillPlan
 from mlxq_worker.engine.recall import Recall
 from mlxq_worker.engine.request import Request, Response
 from mlxq_worker.engine.row import Row
@@ -231,9 +231,12 @@ class BatchGenerator:
             return False
         if not self._max_cache_bytes:
             return True
-        promised = [*self._prefilling, row]
-        need = sum(len(r.ids) + min(r.max_tokens - len(r.tokens), GROWTH) for r in promised)
-        return self._decoding.nbytes + need * self._prefill.bytes_per_token <= self._max_cache_bytes
+        promised = sum(_promised(row) for row in (*self._prefilling, row))
+        need = self._decoding.nbytes + int(promised * self._prefill.bytes_per_token)
+        if need > self._max_cache_bytes:
+            return False
+        self._recall.make_room(need + self._recall.nbytes - self._max_cache_bytes)
+        return True
 
     def _admit(self) -> list[Response]:
         """Move queued rows to prefill while there is room; those with nothing to do end here."""
@@ -299,6 +302,12 @@ class BatchGenerator:
         self._counts["restarted"] += len(again)
         self._counts["generated_tokens"] += sum(step.token is not None for step in steps)
         return [_response(step) for step in steps]
+
+
+def _promised(row: Row) -> int:
+    """Tokens that a row's cache will have room for: prompt and growth, in whole pages."""
+    tokens = len(row.ids) + min(row.max_tokens - len(row.tokens), GROWTH)
+    return -(-tokens // PAGE) * PAGE
 
 
 def _default_eos(model: Any, tokenizer: Any) -> frozenset[int]:

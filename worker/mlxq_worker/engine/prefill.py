@@ -113,7 +113,8 @@ class Prefill:
             self._adapter.prefill(ids[start:end], start, filling.embedded, filling.cache)
         else:
             self._adapter.prefill_text(ids[start:end], start + row.rope_delta, filling.cache)
-        mx.eval([layer.state for layer in filling.cache])
+        # Not waited for: the decode step of the others is queued behind it at once.
+        mx.async_eval([layer.state for layer in filling.cache])
         row.fed = end
         self._recall.keep(row)
         self.bytes_per_token = row.nbytes / max(end, PAGE)

@@ -9,6 +9,7 @@ import numpy as np
 
 from mlxq_worker.cache.caches import Caches
 from mlxq_worker.cache.chain import BLOCK
+from mlxq_worker.cache.prefix import Prefix
 from mlxq_worker.engine.row import Known, Row
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.vision import Vision
@@ -50,9 +51,11 @@ class Recall:
         keys = caches.prefixes.keys(prepared, row.ids)
         # The last token is always fed: the first step of decode needs its logits.
         known = Known(keys[: (len(row.ids) - 1) // BLOCK], caches.features.keys(prepared))
-        wanted = ((caches.prefixes.store, known.keys), (caches.features.store, known.pictures))
-        for store, names in wanted:
-            future = caches.fetch(store, names)
+        prefixes, features = caches.prefixes.store, caches.features.store
+        for store, future in (
+            (prefixes, caches.fetch_prefix(known.keys)),
+            (features, caches.fetch(features, known.pictures)),
+        ):
             if future is not None:
                 known.coming.append((store, future))
         return known
@@ -64,10 +67,12 @@ class Recall:
         if known.seen == stored:
             return
         known.seen = stored
-        known.blocks = max(known.blocks, prefixes.find(known.keys), key=len)
+        known.prefix = max(
+            known.prefix, prefixes.find(known.keys), key=lambda prefix: prefix.tokens
+        )
         if row.vision is None and row.prepared and row.prepared.images:
             media = np.flatnonzero(np.isin(row.prepared.ids, self._media_tokens))
-            if media.size and len(known.blocks) * BLOCK > media[-1]:
+            if media.size and known.prefix.tokens > media[-1]:
                 row.vision = Vision(None)
             else:
                 row.vision = self._caches.features.find(known.pictures)
@@ -82,16 +87,14 @@ class Recall:
         if known is None:
             return None
         self._find(row, known)
-        fed = len(known.blocks) * BLOCK
+        fed = known.prefix.tokens
         if not fed or fed < unsplit:
             return None
-        prefixes = self._caches.prefixes
-        prefixes.store.use(known.blocks)
-        cache = prefixes.layout.restore(known.blocks)
+        cache = self._caches.prefixes.use(known.prefix)
         row.fed = known.kept = fed
         row.cached = min(fed, len(row.prompt))
         self.counts["cached_tokens"] += row.cached
-        known.blocks = ()
+        known.prefix = Prefix()
         return cache
 
     def slice_end(self, row: Row, start: int, end: int, unsplit: int) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlxq_schemas import FinishReason, Usage
-from mlxq_worker.cache.block import Block
-from mlxq_worker.cache.chain import BLOCK
 from mlxq_worker.cache.host import HostBlock
+from mlxq_worker.cache.prefix import Prefix
 from mlxq_worker.cache.store import BlockStore
 from mlxq_worker.engine.request import Request, Times
 from mlxq_worker.engine.text import Detokenizer, StopMatcher
@@ -33,7 +31,7 @@ class Filling:
 
 @dataclass
 class Known:
-    """``keys`` name the row's blocks, ``pictures`` its pictures; ``blocks`` is what it takes up.
+    """``keys`` name the row's blocks, ``pictures`` its pictures; ``prefix`` is what it takes up.
 
     ``seen``: how much was stored when they were looked up. ``kept``: to how many tokens the row's
     own blocks are stored. ``coming``: what the SSD brings.
@@ -41,7 +39,7 @@ class Known:
 
     keys: list[bytes]
     pictures: list[bytes]
-    blocks: Sequence[Block] = ()
+    prefix: Prefix = field(default_factory=Prefix)
     seen: int = -1
     kept: int = 0
     coming: list[Coming] = field(default_factory=list["Coming"])
@@ -104,7 +102,7 @@ class Row:
     @property
     def left(self) -> int:
         """Tokens to feed yet, as far as is known before the row begins."""
-        taken = len(self.known.blocks) * BLOCK if self.known and self.filling is None else self.fed
+        taken = self.known.prefix.tokens if self.known and self.filling is None else self.fed
         return len(self.prompt) + len(self.tokens) - taken
 
     def restart(self, suspicion: int | None = None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
-from mlx.utils import tree_map_with_path
+from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_vlm.utils import get_model_path, load
 
 from mlxq_schemas.errors import ModelNotLoaded
@@ -27,13 +27,15 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to serve. ``identity`` is ``name@digest`` of settings and weights."""
+    """A model ready to serve. ``identity`` is ``name@digest`` of settings and weights; ``content``
+    the digest and the types in memory, whatever name it was loaded by."""
 
     model: Any
     processor: Any
     path: Path
     name: str
     identity: str
+    content: str
     eos: frozenset[int]
     context: int
 
@@ -62,12 +64,16 @@ def load_model(name: str | None = None, dtype: DtypeName = "auto") -> LoadedMode
     config = _read_json(path / "config.json")
     tokenizer = getattr(processor, "tokenizer", processor)
     label = name or path.name
+    digest = _digest(path)
+    weights: Any = tree_flatten(model.parameters())
+    types = {str(value.dtype) for _, value in weights}
     return LoadedModel(
         model=model,
         processor=processor,
         path=path,
         name=label,
-        identity=f"{label}@{_digest(path)}",
+        identity=f"{label}@{digest}",
+        content=":".join([digest, *sorted(types)]),
         eos=_eos_ids(config, _read_json(path / "generation_config.json"), processor, tokenizer),
         context=_context_length(config),
     )

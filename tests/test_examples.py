@@ -26,7 +26,7 @@ def nightly(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert registered == [module.submit_folder]
+    assert registered == [module.submit_folder, module.submit_tick]
     return module
 
 

@@ -1,42 +1,30 @@
-"""Caption every new picture of a folder each night: a task for RQ, registered with its cron.
+"""Work for the night: calls for RQ, registered with its cron.
 
-``rq cron --path docs/examples nightly`` enqueues the task when it is time;
-``rq worker --path docs/examples captions`` runs it. The task only submits: the captions come
-from an mlxq worker, and ``mlxq result ID`` or the results stream has them.
+``rq cron --path docs/examples nightly`` enqueues them when it is time, and ``rq worker --path
+docs/examples nightly`` runs them. They only submit: the texts come from an mlxq worker, and ``mlxq
+result ID`` or the results stream has them. Two schedulers do no harm; see ``docs/cron.md``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from pathlib import Path
 
 from rq import cron
 
-from mlxq_producer import Producer
+from mlxq_producer.tasks import submit_folder, submit_tick
 
-PICTURES = {".jpg", ".jpeg", ".png", ".webp"}
-
-
-def submit_folder(folder: str, prompt: str = "Describe the image.") -> int:
-    """Submit each picture once and return how many there are.
-
-    The id comes from the picture's content, so that a night that runs twice, or a picture that
-    was there before, is no second job while its result is kept.
-    """
-    paths = sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in PICTURES)
-    with Producer() as producer:
-        producer.submit_many({"id": _id(p), "prompt": prompt, "images": [p]} for p in paths)
-    return len(paths)
-
-
-def _id(path: Path) -> str:
-    return "nightly-" + hashlib.sha256(path.read_bytes()).hexdigest()
-
-
+# Each new picture of a folder, every night at three.
 cron.register(
     submit_folder,
-    queue_name="captions",
+    queue_name="nightly",
     args=(os.environ.get("MLXQ_NIGHTLY_FOLDER", "pictures"),),
     cron="0 3 * * *",
+)
+
+# One job a day; looked for each quarter of an hour, so that a night that was missed is made up for.
+cron.register(
+    submit_tick,
+    queue_name="nightly",
+    kwargs={"name": "greeting", "schedule": "0 4 * * *", "prompt": "Write a greeting for today."},
+    cron="*/15 * * * *",
 )

@@ -17,6 +17,7 @@ from mlxq_producer.dead import DeadLetter
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.errors import SubmitErrors
 from mlxq_producer.operations import CancelOutcome
+from mlxq_producer.pipeline.api import caption
 from mlxq_producer.queue_status import QueueStatus, WorkerStatus
 from mlxq_producer.submission import JobLike
 
@@ -30,4 +31,5 @@ __all__ = [
     "QueueStatus",
     "SubmitErrors",
     "WorkerStatus",
+    "caption",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -41,8 +41,9 @@ class AsyncProducer(BaseProducer):
         inline_media: bool = True,
         max_depth: int = 0,
         result_ttl: float = 86400,
+        media_ttl: float = 86400,
     ) -> None:
-        super().__init__(queue, inline_media, max_depth, result_ttl)
+        super().__init__(queue, inline_media, max_depth, result_ttl, media_ttl)
         self._owned = client is None
         self._client = connect_async(url, queue) if client is None else client
         check_client(self._client)
@@ -54,6 +55,23 @@ class AsyncProducer(BaseProducer):
     async def submit_many(self, jobs: Iterable[JobLike], *, window: int = 256) -> list[str]:
         """See :meth:`Producer.submit_many`."""
         return await self._run(self._submit_many(jobs, window))
+
+    def map(
+        self,
+        jobs: Iterable[JobLike],
+        *,
+        window: int = 64,
+        ordered: bool = True,
+        check: Callable[[], None] | None = None,
+    ) -> AsyncIterator[Result]:
+        """See :meth:`Producer.map`; ``jobs`` is read, and ``check`` called, in a thread.
+
+        ::
+
+            async for result in producer.map({"prompt": p} for p in prompts):
+                print(result.text)
+        """
+        return self._results(self._map(jobs, window, ordered, check))
 
     async def result(self, job_id: str, wait: float | None = 0) -> Result:
         """See :meth:`Producer.result`."""
@@ -125,3 +143,8 @@ class AsyncProducer(BaseProducer):
         self, starts: dict[str, int], timeout: float | None, wait_for_job: bool
     ) -> AsyncIterator[Event]:
         return AsyncRunner(self._client).iterate(self._follow(starts, timeout, wait_for_job))
+
+    async def _results(self, steps: Steps[None]) -> AsyncIterator[Result]:
+        async for item in AsyncRunner(self._client).iterate(steps):
+            assert isinstance(item, Result)  # noqa: S101 - for the type checker: a window's steps
+            yield item

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from mlxq_producer.dead import DeadLetter, choice, dead_letters, drop_dead, retry_dead
 from mlxq_producer.following import Follower
 from mlxq_producer.operations import CancelOutcome, Operations
+from mlxq_producer.pipeline.window import Window
 from mlxq_producer.queue_status import QueueStatus, queue_status
 from mlxq_producer.steps import Steps
 from mlxq_producer.submission import JobLike
@@ -25,13 +26,22 @@ BLOB_TTL = 86400
 class BaseProducer:
     """Builds the operations that :class:`Producer` and :class:`AsyncProducer` run."""
 
-    def __init__(self, queue: str, inline_media: bool, max_depth: int, result_ttl: float) -> None:
+    def __init__(
+        self,
+        queue: str,
+        inline_media: bool,
+        max_depth: int,
+        result_ttl: float,
+        media_ttl: float = BLOB_TTL,
+    ) -> None:
         if result_ttl < 1:
             raise ConfigError(f"result_ttl is {result_ttl} s; give at least one second")
+        if media_ttl < 1:
+            raise ConfigError(f"media_ttl is {media_ttl} s; give at least one second")
         if max_depth < 0:
             raise ConfigError(f"max_depth is {max_depth}; give a number of jobs, or 0 for no limit")
         self.keys = Keys(queue)
-        self._submitter = Submitter(self.keys, inline_media, max_depth, BLOB_TTL)
+        self._submitter = Submitter(self.keys, inline_media, max_depth, int(media_ttl))
         self._operations = Operations(self.keys, int(result_ttl))
 
     @property
@@ -48,6 +58,17 @@ class BaseProducer:
         if isinstance(jobs, Job | Mapping | str):
             raise TypeError("submit_many takes an iterable of jobs; use submit for one")
         return self._submitter.many(jobs, window)
+
+    def _map(
+        self,
+        jobs: Iterable[JobLike],
+        window: int,
+        ordered: bool,
+        check: Callable[[], None] | None,
+    ) -> Steps[None]:
+        if isinstance(jobs, Job | Mapping | str):
+            raise TypeError("map takes an iterable of jobs; use submit for one")
+        return Window(self._submitter, jobs, size=window, ordered=ordered, check=check).results()
 
     def _follow(
         self, starts: Mapping[str, int], timeout: float | None, wait_for_job: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -39,6 +39,7 @@ class Producer(BaseProducer):
             absolute paths, for workers that see the same disk.
         max_depth: Refuse jobs with ``QueueFull`` while the queue holds this many; 0 never does.
         result_ttl: Seconds for which the result of a job that is cancelled here is kept.
+        media_ttl: Seconds for which inlined media are kept after their last use.
 
     Every method raises ``QueueUnavailable`` when the server cannot be reached. May be shared by
     threads.
@@ -53,8 +54,9 @@ class Producer(BaseProducer):
         inline_media: bool = True,
         max_depth: int = 0,
         result_ttl: float = 86400,
+        media_ttl: float = 86400,
     ) -> None:
-        super().__init__(queue, inline_media, max_depth, result_ttl)
+        super().__init__(queue, inline_media, max_depth, result_ttl, media_ttl)
         self._owned = client is None
         self._client = connect(url, queue) if client is None else client
         check_client(self._client)
@@ -82,6 +84,25 @@ class Producer(BaseProducer):
         do not stop the others; at the end they raise :class:`SubmitErrors`.
         """
         return self._run(self._submit_many(jobs, window))
+
+    def map(
+        self,
+        jobs: Iterable[JobLike],
+        *,
+        window: int = 64,
+        ordered: bool = True,
+        check: Callable[[], None] | None = None,
+    ) -> Iterator[Result]:
+        """The results of jobs without end, ``window`` of which are in flight at most.
+
+        ``jobs`` may be a generator of any length: it is read as results come. They come in the
+        order of the jobs, or as they are ready if not ``ordered``. A job that failed or was
+        refused is a result too: look at ``ok``. While the queue is full it is waited for.
+        ``check`` is called several times a second; what it raises ends the iteration.
+
+        Raises ``Conflict`` for an id that is in the window twice.
+        """
+        return self._results(self._map(jobs, window, ordered, check))
 
     def result(self, job_id: str, wait: float | None = 0) -> Result:
         """The result of a job, waited for up to ``wait`` seconds (None: for ever).
@@ -173,3 +194,8 @@ class Producer(BaseProducer):
         self, starts: dict[str, int], timeout: float | None, wait_for_job: bool
     ) -> Iterator[Event]:
         return Runner(self._client).iterate(self._follow(starts, timeout, wait_for_job))
+
+    def _results(self, steps: Steps[None]) -> Iterator[Result]:
+        for item in Runner(self._client).iterate(steps):
+            assert isinstance(item, Result)  # noqa: S101 - for the type checker: a window's steps
+            yield item

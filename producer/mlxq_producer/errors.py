@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mlxq_schemas.errors import MlxqError
+from mlxq_schemas.errors import ConfigError, MlxqError
 
 
 class SubmitErrors(MlxqError):
@@ -24,3 +24,27 @@ class SubmitErrors(MlxqError):
         )
         self.ids = list(ids)
         self.errors = dict(errors)
+
+
+class OutputInUse(ConfigError):
+    """Another run holds the lock of an output."""
+
+    code = "output_in_use"
+
+
+class OutputFailed(MlxqError):
+    """A row could not be written."""
+
+    code = "output_failed"
+
+
+class PostFailed(MlxqError):
+    """A text did not pass what was asked of it: a pattern, or a JSON schema."""
+
+    code = "post_failed"
+
+
+class WorkerFailed(MlxqError):
+    """A worker that was started for a run ended before the run did."""
+
+    code = "worker_failed"

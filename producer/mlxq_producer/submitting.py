@@ -35,7 +35,7 @@ class Submitter:
 
     def one(self, job: JobLike) -> Steps[str]:
         """Send a job; returns its id, or raises why it was refused."""
-        outcomes = yield from self._window([job])
+        outcomes = yield from self.window([job])
         if isinstance(outcomes[0], MlxqError):
             raise outcomes[0]
         return outcomes[0]
@@ -45,7 +45,7 @@ class Submitter:
         ids: list[str | None] = []
         errors: dict[int, MlxqError] = {}
         for batch in _batches(jobs, window):
-            outcomes = yield from self._window(batch)
+            outcomes = yield from self.window(batch)
             for outcome in outcomes:
                 if isinstance(outcome, MlxqError):
                     errors[len(ids)] = outcome
@@ -56,7 +56,8 @@ class Submitter:
             raise SubmitErrors(ids, errors)
         return [job_id for job_id in ids if job_id is not None]
 
-    def _window(self, jobs: Sequence[JobLike]) -> Steps[list[str | MlxqError]]:
+    def window(self, jobs: Sequence[JobLike]) -> Steps[list[str | MlxqError]]:
+        """Send jobs; returns for each its id, or why it was refused."""
         outcomes: list[str | MlxqError] = []
         while len(outcomes) < len(jobs):
             rest = jobs[len(outcomes) :]
@@ -109,9 +110,7 @@ class Submitter:
         blobs = {sha: data for item in items for sha, data in item.blobs.items()}
         if not blobs:
             return {}
-        renewals = [("EXPIRE", self.keys.blob(sha), self.blob_ttl) for sha in blobs]
-        renewed = yield from call(*renewals)
-        missing = [sha for sha, reply in zip(blobs, renewed, strict=True) if reply != 1]
+        missing = yield from self._renew_blobs(list(blobs))
         if not missing:
             return {}
         stores: list[Command] = [
@@ -120,6 +119,20 @@ class Submitter:
         stored = yield from call(*stores)
         answers = zip(missing, stored, strict=True)
         return {sha: refusal(reply) for sha, reply in answers if isinstance(reply, Exception)}
+
+    def _renew_blobs(self, blobs: Sequence[str]) -> Steps[list[str]]:
+        """Prolong what is there, never cutting another producer's time; returns what is not."""
+        times = yield from call(*(("TTL", self.keys.blob(sha)) for sha in blobs))
+        short = {
+            sha: 0
+            for sha, seconds in zip(blobs, times, strict=True)
+            if not isinstance(seconds, int) or -1 != seconds < self.blob_ttl
+        }
+        if short:
+            renewals = [("EXPIRE", self.keys.blob(sha), self.blob_ttl) for sha in short]
+            replies = yield from call(*renewals)
+            short = dict(zip(short, replies, strict=True))
+        return [sha for sha, reply in short.items() if reply != 1]
 
     def _command(self, item: Submission) -> Command:
         keys, job = self.keys, item.job

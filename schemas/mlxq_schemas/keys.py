@@ -92,6 +92,14 @@ class Keys:
         """Sorted set: due times (unix seconds) of delayed and retrying jobs."""
         return f"{self.prefix}:delayed"
 
+    def batch(self, batch_id: str) -> str:
+        """Hash with TTL: the object of an OpenAI batch, and the wish to cancel it."""
+        return f"{self.prefix}:batch:{batch_id}"
+
+    def batch_lines(self, batch_id: str) -> str:
+        """Stream with TTL: the lines of a detached batch; entry ``N-0`` is line ``N``."""
+        return f"{self.prefix}:batch:{batch_id}:lines"
+
     @property
     def sweeper(self) -> str:
         """String with TTL: the worker that looks for jobs of dead workers just now."""
@@ -101,6 +109,19 @@ class Keys:
     def control(self) -> str:
         """Pub/sub channel: cancel, drain."""
         return f"{self.prefix}:control"
+
+    @property
+    def rq(self) -> str:
+        """Hash in the Redis that RQ uses: RQ jobs in flight, by mlxq id (JSON)."""
+        return f"{self.prefix}:rq"
+
+    def cron(self, name: str) -> str:
+        """String with TTL: the last tick (unix seconds) of a schedule that was done."""
+        return f"{self.prefix}:cron:{name}"
+
+    def cron_lock(self, name: str) -> str:
+        """String with TTL: who does a tick of a schedule just now."""
+        return f"{self.prefix}:cron:{name}:lock"
 
     @property
     def workers(self) -> str:

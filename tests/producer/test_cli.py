@@ -246,7 +246,7 @@ def test_worker_hands_everything_through(environment):
 
 
 def test_without_the_worker_extra_the_remedy_is_named(mlxq, monkeypatch):
-    monkeypatch.setattr("mlxq_producer.cli.worker.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("mlxq_producer.worker_command.importlib.util.find_spec", lambda name: None)
     result = mlxq("worker", "--model", "x")
     assert result.exit_code == 2
     assert 'pip install "mlxq[worker]"' in result.stderr

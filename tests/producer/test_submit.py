@@ -313,3 +313,16 @@ def test_the_async_client_does_the_same(server, queue, redis_client, tmp_path):
     ids = asyncio.run(_async_story(server.url, queue, tmp_path / "a.png"))
     assert redis_client.xlen(Keys(queue).jobs()) == len(ids) == 4
     assert stored(redis_client, queue, "a").images[0].url == blob_of(b"789")
+
+
+def test_media_are_kept_no_shorter_than_another_producer_wants(server, queue, redis_client):
+    with (
+        Producer(server.url, queue) as long,
+        Producer(server.url, queue, media_ttl=50) as short,
+    ):
+        long.submit(prompt="x", images=[b"shared"])
+        short.submit(prompt="x", images=[b"shared"])
+        short.submit(prompt="x", images=[b"own"])
+    times = sorted(redis_client.ttl(key) for key in redis_client.keys(f"{Keys(queue).blob('*')}"))
+    assert 0 < times[0] <= 50
+    assert times[1] > 80_000

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from mlxq_producer.cli.batch import batch
+from mlxq_producer.cli.caption import caption
+from mlxq_producer.cli.cron import cron
 from mlxq_producer.cli.dead import dead
 from mlxq_producer.cli.demo import demo
 from mlxq_producer.cli.failures import EXIT_CODE_HELP, Commands
 from mlxq_producer.cli.jobs import cancel, follow, result
 from mlxq_producer.cli.status import status
 from mlxq_producer.cli.submit import submit
+from mlxq_producer.cli.watch import watch
 from mlxq_producer.cli.worker import PASS_THROUGH, cache, worker
 
 app = typer.Typer(
@@ -50,6 +54,7 @@ def common(
 
 
 app.command()(demo)
+app.command()(caption)
 app.command(context_settings=PASS_THROUGH)(worker)
 app.command(context_settings=PASS_THROUGH)(cache)
 app.command()(submit)
@@ -57,7 +62,10 @@ app.command()(follow)
 app.command()(result)
 app.command()(cancel)
 app.command()(status)
+app.command()(watch)
 app.add_typer(dead, name="dead")
+app.add_typer(cron, name="cron")
+app.add_typer(batch, name="batch")
 
 
 def main() -> None:

@@ -22,11 +22,11 @@ from mlxq_producer.cli.demo_view import View, choose_view, print_summary
 from mlxq_producer.cli.failures import EXIT_OTHER, complain
 from mlxq_producer.cli.options import QUEUE_VARIABLE, Json
 from mlxq_producer.cli.output import print_json
-from mlxq_producer.cli.worker import worker_command
 from mlxq_producer.connection import URL_VARIABLE, connect_async
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.processes import ChildProcess
 from mlxq_producer.queue_status import QueueStatus
+from mlxq_producer.worker_command import worker_command
 from mlxq_schemas import Keys, new_id
 from mlxq_schemas.errors import MlxqError, WaitTimeout
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from typing import Any, Final
 
 import typer
 
-from mlxq_schemas.errors import ConfigError
+from mlxq_producer.worker_command import worker_command
 
 PASS_THROUGH: Final[dict[str, Any]] = {
     "ignore_unknown_options": True,
@@ -17,8 +16,6 @@ PASS_THROUGH: Final[dict[str, Any]] = {
     "help_option_names": [],
 }
 """They explain their own options: ``mlxq worker --help`` reaches the worker as it is."""
-
-_NEEDED = ("mlx", "mlx_vlm", "mlxq_worker")
 
 
 def worker(context: typer.Context) -> None:
@@ -29,17 +26,6 @@ def worker(context: typer.Context) -> None:
 def cache(context: typer.Context) -> None:
     """Look after the folder of caches on SSD: stats, verify, clear ("mlxq cache --help")."""
     _become(worker_command(*context.args, module="mlxq_worker.cache"))
-
-
-def worker_command(*arguments: str, module: str = "mlxq_worker") -> list[str]:
-    """The command line of a worker; raises :class:`ConfigError` where none is installed."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"no worker on this machine ({', '.join(missing)} not installed): "
-            'pip install "mlxq[worker]"'
-        )
-    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def _become(command: list[str]) -> None:

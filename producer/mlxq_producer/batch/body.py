@@ -1,0 +1,192 @@
+"""From the body of an OpenAI request to the fields of a job.
+
+Nothing is ignored: a field is honoured, or has a value that changes nothing, or is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from mlxq_producer.batch.lines import Request
+from mlxq_schemas import Priority
+from mlxq_schemas.errors import InvalidJob, MediaForbidden, Unsupported
+
+ANY_MODEL: Final = "any"
+
+# What OpenAI's API takes where a body is silent. A chat answer has no limit there; here a runaway
+# one would hold a row until the context is full.
+TEMPERATURE: Final = 1.0
+CHAT_MAX_TOKENS: Final = 4096
+COMPLETION_MAX_TOKENS: Final = 16
+
+_SAMPLING: Final = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "logit_bias", "ignore_eos"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
+_JOB: Final = ("response_format", "tools", "chat_template_kwargs")
+"""Left to the job itself to take or to refuse."""
+_WITHOUT_EFFECT: Final[dict[str, Any]] = {
+    "n": 1,
+    "stream": False,
+    "store": False,
+    "tools": [],
+    "tool_choice": "none",
+    "echo": False,
+    "best_of": 1,
+    "response_format": {"type": "text"},
+}
+"""Values that ask for what happens anyway."""
+_REMOTE: Final = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the jobs of one batch have in common.
+
+    ``model`` stands for the models that the lines name: None keeps those, ``any`` takes what the
+    workers serve. Local images must lie under ``media_root``. ``deadline`` is in unix seconds.
+    """
+
+    batch: str
+    deadline: float
+    media_root: Path
+    model: str | None = None
+    priority: Priority = "normal"
+
+
+def job_id(batch: str, custom_id: str) -> str:
+    """The job of a line: the same whenever the line is sent again."""
+    digest = hashlib.sha256(custom_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{batch}.{digest[:32]}"
+
+
+def job_fields(request: Request, plan: Plan) -> dict[str, Any]:
+    """The fields of the line's job; raises a :class:`JobError` that says what cannot be done."""
+    body = {name: value for name, value in request.body.items() if value is not None}
+    for name, value in _WITHOUT_EFFECT.items():
+        if name in body and body[name] == value and type(body[name]) is type(value):
+            del body[name]
+    if "n" in body:
+        raise Unsupported("n is not 1: give each answer a line, with a custom_id and seed")
+    chat = request.url == "/v1/chat/completions"
+    fields = {name: body.pop(name) for name in _JOB if name in body}
+    fields |= _chat(body, plan.media_root) if chat else _completion(body)
+    sampling = {name: body.pop(name) for name in _SAMPLING if name in body}
+    sampling["max_tokens"] = _max_tokens(body, CHAT_MAX_TOKENS if chat else COMPLETION_MAX_TOKENS)
+    sampling.setdefault("temperature", TEMPERATURE)
+    fields |= {
+        "sampling": sampling,
+        "model": _model(body, plan),
+        "metadata": _metadata(body, request, plan),
+    }
+    if body:
+        raise Unsupported(f"not supported: {', '.join(sorted(body))[:300]}; leave these out")
+    return {
+        **fields,
+        "id": job_id(plan.batch, request.custom_id),
+        "deadline": plan.deadline,
+        "priority": plan.priority,
+        # Rows are written from results; only log probabilities stand in events alone.
+        "stream": fields.get("logprobs") is not None,
+    }
+
+
+def _chat(body: dict[str, Any], media_root: Path) -> dict[str, Any]:
+    messages = body.pop("messages", None)
+    if not isinstance(messages, list) or not messages:
+        raise InvalidJob("messages is not a list of at least one message")
+    fields: dict[str, Any] = {
+        "messages": [_message(m, media_root) for m in cast("list[Any]", messages)]
+    }
+    wanted, top = body.pop("logprobs", False), body.pop("top_logprobs", None)
+    if not isinstance(wanted, bool):
+        raise InvalidJob("logprobs is neither true nor false")
+    if top is not None and not wanted:
+        raise InvalidJob("top_logprobs needs logprobs: true")
+    return {**fields, "logprobs": top or 0} if wanted else fields
+
+
+def _completion(body: dict[str, Any]) -> dict[str, Any]:
+    prompt = body.pop("prompt", None)
+    if isinstance(prompt, list) and len(cast("list[Any]", prompt)) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        raise InvalidJob("prompt is not one text: give each prompt a line")
+    return {"prompt": prompt, "logprobs": body.pop("logprobs", None)}
+
+
+def _message(message: Any, media_root: Path) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise InvalidJob("a message is not a JSON object")
+    fields = _present(message, ("role", "content"), "message")
+    content = fields.get("content")
+    if not isinstance(content, list):
+        return fields
+    return {**fields, "content": [_part(p, media_root) for p in cast("list[Any]", content)]}
+
+
+def _part(part: Any, media_root: Path) -> Any:
+    if not isinstance(part, dict) or part.get("type") not in {"text", "image_url"}:
+        return part  # for the job to refuse
+    kind = part["type"]
+    fields = _present(part, ("type", kind), f"{kind} part")
+    if kind == "text":
+        return fields
+    image = fields.get("image_url")
+    if not isinstance(image, dict):
+        raise InvalidJob("image_url is not a JSON object with a url")
+    image = _present(image, ("url", "detail"), "image_url")
+    if image.pop("detail", "auto") != "auto":
+        raise Unsupported("image_url.detail is not auto; leave it out")
+    url = image.get("url")
+    if not isinstance(url, str) or not url:
+        raise InvalidJob("image_url.url is not a text")
+    return {**fields, "image_url": {"url": _located(url, media_root)}}
+
+
+def _located(url: str, media_root: Path) -> str:
+    """A URL as it is; for a local file its path, which must lie under ``media_root``."""
+    if _REMOTE.match(url):
+        return url
+    name = url2pathname(urlsplit(url).path) if url.lower().startswith("file:") else url
+    try:
+        root = media_root.resolve()
+        path = (root / name).resolve()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidJob(f"{url[:200]!r} is no path: {error}") from error
+    if not path.is_relative_to(root):
+        raise MediaForbidden(f"{url[:200]} is not under {root}: give its folder with --media-root")
+    return str(path)
+
+
+def _max_tokens(body: dict[str, Any], default: int) -> Any:
+    given = [body.pop(n) for n in ("max_completion_tokens", "max_tokens") if n in body]
+    if len(given) == 2 and given[0] != given[1]:
+        raise InvalidJob("max_tokens and max_completion_tokens differ; give one of them")
+    return given[0] if given else default
+
+
+def _model(body: dict[str, Any], plan: Plan) -> Any:
+    named = body.pop("model", None)
+    if plan.model is None:
+        return named
+    return None if plan.model == ANY_MODEL else plan.model
+
+
+def _metadata(body: dict[str, Any], request: Request, plan: Plan) -> dict[str, Any]:
+    given = {name: body.pop(name) for name in ("metadata", "user") if name in body}
+    return {"batch": plan.batch, "custom_id": request.custom_id, **given}
+
+
+def _present(value: Any, known: tuple[str, ...], what: str) -> dict[str, Any]:
+    """The fields that hold something; raises :class:`Unsupported` if one is unknown."""
+    fields = {n: v for n, v in cast("dict[str, Any]", value).items() if v is not None}
+    if unknown := sorted(fields.keys() - set(known)):
+        raise Unsupported(f"{what}: not supported: {', '.join(unknown)[:300]}; leave these out")
+    return fields

@@ -1,0 +1,316 @@
+"""``mlxq caption``: many items in, their captions out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from mlxq_producer.cli.caption_view import choose_view
+from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, complain
+from mlxq_producer.cli.options import Json, Queue, RedisUrl
+from mlxq_producer.cli.output import print_json
+from mlxq_producer.client import Producer
+from mlxq_producer.pipeline.api import MEDIA_TTL, opened
+from mlxq_producer.pipeline.item import Row
+from mlxq_producer.pipeline.plan import Plan, Prompt
+from mlxq_producer.pipeline.post import Post
+from mlxq_producer.pipeline.preview import preview
+from mlxq_producer.pipeline.sources import Choice, Sources
+from mlxq_producer.pipeline.summary import Summary
+from mlxq_producer.pipeline.template import Literal, Template
+from mlxq_schemas import DEFAULT_QUEUE
+from mlxq_schemas.errors import ConfigError, EmptyPrompt
+
+EXIT_TERMINATED: Final = 143
+FAILURES_SHOWN: Final = 1000
+
+
+class Existing(StrEnum):
+    """What becomes of outputs that are there."""
+
+    SKIP = "skip"
+    OVERWRITE = "overwrite"
+    APPEND = "append"
+
+
+class Sidecar(StrEnum):
+    """Kinds of files beside pictures."""
+
+    TXT = "txt"
+    CAPTION = "caption"
+    JSON = "json"
+
+
+def _shard(text: str) -> tuple[int, int]:
+    try:
+        number, count = map(int, text.split("/"))
+    except ValueError as error:
+        raise typer.BadParameter("write I/N, as in 1/4") from error
+    return number, count
+
+
+def _column(text: str) -> tuple[str, str]:
+    role, _, name = text.partition("=")
+    if role not in {"image", "id"} or not name:
+        raise typer.BadParameter("write image=COLUMN or id=COLUMN")
+    return role, name
+
+
+def caption(
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Files, folders, quoted patterns, lists (.txt), manifests (.csv .tsv .jsonl "
+            ".parquet), webdataset .tar files, saved datasets, http(s) URLs, or - for stdin.",
+        ),
+    ],
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="What to ask, as it is.")
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file that holds the prompt.")
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="A prompt with {filename}, {stem}, or a row's {fields}."),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="A .jsonl, .csv or .parquet; may be repeated."
+        ),
+    ] = None,
+    sidecar: Annotated[
+        list[Sidecar] | None,
+        typer.Option(help="A file beside each picture; may be repeated."),
+    ] = None,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Sidecars go here, in folders like their pictures'."),
+    ] = None,
+    full_names: Annotated[
+        bool, typer.Option("--full-names", help="Sidecars are a.png.txt, not a.txt.")
+    ] = False,
+    existing: Annotated[
+        Existing, typer.Option(help="What becomes of captions that are there.")
+    ] = Existing.SKIP,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Do what failed in earlier runs, only that.")
+    ] = False,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Start a server and a worker for this run.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Model to insist on; with --embedded the folder or hub id to load.",
+        ),
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Most new tokens.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="X", help="0 takes the likeliest token.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(metavar="X", help="Nucleus sampling.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE=NAME", help="A manifest's columns: image=NAME, id=NAME."),
+    ] = None,
+    root: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Manifests may name files in here too."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Only the first N items.")
+    ] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="In random order.")] = False,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts, from 1.")
+    ] = None,
+    window: Annotated[int, typer.Option(metavar="N", min=1, help="Most jobs in flight.")] = 64,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Write rows in the order of the items.")
+    ] = False,
+    by_path: Annotated[
+        bool, typer.Option("--by-path", help="Workers see the same disk: send paths, not bytes.")
+    ] = False,
+    no_strip: Annotated[bool, typer.Option("--no-strip", help="Keep blanks around texts.")] = False,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Before each text.")] = "",
+    suffix: Annotated[str, typer.Option(metavar="TEXT", help="After each text.")] = "",
+    max_length: Annotated[
+        int | None, typer.Option(metavar="N", help="Cut texts to N characters.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Keep what this finds of a text.")
+    ] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts must be JSON that meets this.")
+    ] = None,
+    tries: Annotated[
+        int, typer.Option(metavar="N", min=1, help="With --json-schema: ask so often.")
+    ] = 3,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to keep what was done.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and end.")
+    ] = False,
+    redis_url: RedisUrl = None,
+    queue: Queue = DEFAULT_QUEUE,
+    as_json: Json = False,
+) -> None:
+    """Caption files, folders, manifests or URLs into sidecars, JSONL, CSV or Parquet.
+
+    Run it again, after any end: only what is missing is done. Exit code 3: some items failed.
+    """
+    sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    plan = Plan(
+        sources=Sources(source, _columns(column or []), root or [], _stdin()),
+        prompt=_prompt(prompt, prompt_file, template),
+        choice=Choice(None if shard is None else _shard(shard), limit, shuffle, seed or 0),
+        system=system,
+        model=model,
+        sampling={name: value for name, value in sampling.items() if value is not None},
+        post=Post(not no_strip, regex, max_length, prefix, suffix, _schema(json_schema)),
+        tries=tries,
+        outputs=output or [],
+        sidecars=[kind.value for kind in dict.fromkeys(sidecar or [])],
+        out_dir=out_dir,
+        full_names=full_names,
+        existing=existing.value,
+        ledger=ledger,
+        retry_failed=retry_failed,
+        window=window,
+        ordered=ordered,
+    )
+    if dry_run:
+        _show(plan, as_json=as_json)
+        return
+    if not plan.outputs and not plan.sidecars:
+        raise ConfigError("say where captions go: --sidecar txt, or -o captions.jsonl")
+    signal.signal(signal.SIGTERM, _terminate)
+    with ExitStack() as stack:
+        producer = None
+        if not embedded:
+            made = Producer(redis_url, queue, inline_media=not by_path, media_ttl=MEDIA_TTL)
+            producer = stack.enter_context(made)
+        summary = _run(plan, producer, embedded=embedded, as_json=as_json)
+    if not summary.ok:
+        raise typer.Exit(EXIT_JOB_NOT_FINISHED)
+
+
+def _run(plan: Plan, producer: Producer | None, *, embedded: bool, as_json: bool) -> Summary:
+    failures: list[Row] = []
+    view = choose_view(partial(_count, plan), as_json=as_json)
+    if producer is not None and not producer.status().workers:
+        view.say("no worker is up, so the jobs wait: start mlxq worker, or use --embedded")
+    with view, opened(plan, producer=producer, embedded=embedded, say=view.say) as run:
+        view.begin()
+        failures += run.earlier_failures(FAILURES_SHOWN)
+        for row in run.rows():
+            view.row(row, run.summary)
+            if not row.ok and len(failures) < FAILURES_SHOWN:
+                failures.append(row)
+    if as_json:
+        print_json({"type": "summary", **run.summary.as_dict()})
+    else:
+        _print_end(run.summary, failures, view.rates(run.summary))
+    return run.summary
+
+
+def _count(plan: Plan) -> int | None:
+    """About how many items there will be; None if nobody knows."""
+    total = plan.sources.count()
+    if total is None:
+        return None
+    if plan.choice.shard is not None:
+        total //= plan.choice.shard[1]
+    return total if plan.choice.limit is None else min(total, plan.choice.limit)
+
+
+def _print_end(summary: Summary, failures: list[Row], rates: tuple[float, float]) -> None:
+    for row in failures:
+        complain(row.code or "failed", f"{row.source}: {row.message}")
+    failed = summary.failed + summary.still_failed
+    if failed > len(failures):
+        print(f"... and {failed - len(failures)} more", file=sys.stderr)
+    earlier = f", {summary.skipped} done before" if summary.skipped else ""
+    kept = f", {summary.kept} left as they were" if summary.kept else ""
+    print(f"{summary.done} captions{earlier}{kept}, {failed} failed")
+    if summary.completion_tokens:
+        print(f"{rates[0]:.1f} items/s, {rates[1]:.0f} tokens/s")
+    if failed:
+        print("mlxq caption --retry-failed, with the same words otherwise, does these again")
+
+
+def _show(plan: Plan, *, as_json: bool) -> None:
+    counts: dict[str, int] = {}
+    for found in preview(plan):
+        counts[found.action] = counts.get(found.action, 0) + 1
+        if found.action in {"caption", "refuse"}:
+            if as_json:
+                fields = {"source": found.item.name, "prompt": found.prompt}
+                print_json({"type": "item", "action": found.action, **fields})
+            else:
+                print(f"{found.action} {found.item.name}")
+    if as_json:
+        print_json({"type": "summary", **counts})
+    else:
+        print(", ".join(f"{number} {action}" for action, number in counts.items()) or "no items")
+
+
+def _prompt(text: str | None, file: Path | None, template: str | None) -> Prompt:
+    if sum(given is not None for given in (text, file, template)) != 1:
+        raise ConfigError("give one of --prompt TEXT, --prompt-file FILE, --template TEXT")
+    if template is not None:
+        return Template(template)
+    found = text if file is None else _read(file, "--prompt-file")
+    if not (found or "").strip():
+        raise EmptyPrompt("the prompt is empty; say what the model should do")
+    return Literal(found or "")
+
+
+def _schema(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        found = json.loads(_read(path, "--json-schema"))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--json-schema {path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"--json-schema {path} holds no JSON object")
+    return found
+
+
+def _read(path: Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {option} {path}: {error}") from error
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    return dict(_column(text) for text in given)
+
+
+def _stdin() -> Iterable[str]:
+    for line in sys.stdin.buffer:
+        yield line.decode("utf-8", "surrogateescape")
+
+
+def _terminate(number: int, frame: object) -> None:
+    """SIGTERM ends the run in order: what was done is kept."""
+    del number, frame
+    raise SystemExit(EXIT_TERMINATED)

@@ -1,0 +1,1 @@
+"""Many items in, many captions out: sources, a window of jobs, a ledger, outputs."""

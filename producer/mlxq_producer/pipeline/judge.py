@@ -1,0 +1,95 @@
+"""What an item needs: nothing, a row from what is known, or a job."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from mlxq_producer.pipeline.item import Item, Outcome
+from mlxq_producer.pipeline.ledger import Known, Ledger
+from mlxq_producer.pipeline.plan import Plan
+from mlxq_schemas.errors import MlxqError
+
+Action = Literal["done", "failed", "kept", "repeated", "reuse", "caption", "refuse"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be done about an item, and what is known for it."""
+
+    action: Action
+    item: Item
+    prompt: str = ""
+    key: str = ""
+    stamp: str = ""
+    seen: str | None = None
+    digest: str | None = None
+    outcome: Outcome | None = None
+    known: Known | None = None
+
+
+@dataclass
+class Judge:
+    """Decides what an item needs; changes nothing but the note that the run has met it."""
+
+    plan: Plan
+    ledger: Ledger
+    there: Callable[[Item], bool]
+    """Whether outputs of an item exist that no ledger may know."""
+    visit: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    def judge(self, item: Item) -> Verdict:
+        """The verdict on one item."""
+        known = self.ledger.item(item.name)
+        try:
+            if item.error is not None:
+                raise item.error
+            prompt = self.plan.prompt.render(item.values)
+            seen, digest = self._digest(item, known)
+            key = self.plan.key(digest, prompt)
+        except MlxqError as error:
+            return self._unreadable(item, known, error)
+        stamp = f"{key}:{self.plan.post.digest()}"
+        if self.ledger.visit(item.name, self.visit):
+            if known is not None and known.want == stamp:
+                return Verdict("repeated", item)
+            # Another row of the same name asks for something else.
+            item = replace(item, name=f"{item.name}#{key[:8]}")
+            known = self.ledger.item(item.name)
+            if self.ledger.visit(item.name, self.visit):
+                return Verdict("repeated", item)
+        found = Verdict("caption", item, prompt, key, stamp, seen, digest, known=known)
+        return self._decide(found, known)
+
+    def _decide(self, found: Verdict, known: Known | None) -> Verdict:
+        row = None if known is None else known.row
+        if known is not None and row is not None and known.stamp == found.stamp:
+            if row.ok:
+                return replace(found, action="done")
+            if not self.plan.retry_failed:
+                return replace(found, action="failed")
+        elif self.plan.retry_failed and (row is None or row.ok):
+            return replace(found, action="kept")
+        if known is None and self.plan.existing == "skip" and self.there(found.item):
+            return replace(found, action="kept")
+        outcome = self.ledger.outcome(found.key)
+        if outcome is not None and (outcome.ok or not self.plan.retry_failed):
+            return replace(found, action="reuse", outcome=outcome)
+        return found
+
+    def _digest(self, item: Item, known: Known | None) -> tuple[str | None, str]:
+        """The content's digest; a file that looks unchanged is not read again."""
+        seen = item.seen()
+        if seen is not None and known is not None and known.seen == seen and known.digest:
+            return seen, known.digest
+        return seen, item.digest()
+
+    def _unreadable(self, item: Item, known: Known | None, error: MlxqError) -> Verdict:
+        stamp = f"unreadable:{error.code}"
+        self.ledger.visit(item.name, self.visit)
+        if known is not None and known.stamp == stamp and not self.plan.retry_failed:
+            return Verdict("failed", item, stamp=stamp, known=known)
+        outcome = Outcome.failure(error)
+        return Verdict("refuse", item, stamp=stamp, outcome=outcome, known=known)

@@ -1,0 +1,250 @@
+"""One run: items in, jobs out, rows written as results come."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Self
+
+from mlxq_producer.client import Producer
+from mlxq_producer.errors import OutputFailed, PostFailed
+from mlxq_producer.pipeline.item import Item, Outcome, Row
+from mlxq_producer.pipeline.judge import Judge, Verdict
+from mlxq_producer.pipeline.plan import Plan, open_ledger
+from mlxq_producer.pipeline.sinks import Sink
+from mlxq_producer.pipeline.summary import Summary
+from mlxq_schemas import Result
+from mlxq_schemas.errors import MediaNotFound
+
+HELD_ROWS: Final = 256
+"""Rows written that the reader has not taken yet; then it is the reader's turn."""
+
+
+@dataclass
+class Pending:
+    """An item under way."""
+
+    item: Item
+    prompt: str
+    key: str
+    stamp: str
+    attempt: int = 0
+    resent: bool = False
+    row: Row | None = None
+
+
+class Run:
+    """Carries a plan out over a producer's queue.
+
+    ``check`` is called several times a second and may raise to end the run. Raises
+    :class:`ConfigError`, :class:`OutputInUse`, and what the queue raises; however it ends, what was
+    done stays done.
+    """
+
+    def __init__(
+        self, plan: Plan, producer: Producer, check: Callable[[], None] | None = None
+    ) -> None:
+        plan.check()
+        self.summary = Summary()
+        self._plan = plan
+        self._producer = producer
+        self._check = check
+        self._beside, self._files = plan.sinks()
+        self._locks = plan.lock()
+        try:
+            self._ledger = open_ledger(plan)
+        except BaseException:
+            self._locks.release()
+            raise
+        self._judge = Judge(plan, self._ledger, self._beside.any_there)
+        self._items = plan.choice.of(plan.sources.items())
+        self._opened: list[Sink] = []
+        self._closed = False
+        self._exhausted = False
+        self._again: deque[dict[str, Any]] = deque()
+        self._jobs: dict[str, str] = {}
+        self._flying: dict[str, list[Pending]] = {}
+        self._retried: set[str] = set()
+        self._order: deque[Pending] = deque()
+        self._written: deque[Row] = deque()
+
+    def earlier_failures(self, most: int) -> list[Row]:
+        """Items that failed in earlier runs, as this run begins."""
+        return [] if self._plan.retry_failed else list(islice(self._ledger.failures(), most))
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of this run, each once it is in all outputs."""
+        complete = False
+        try:
+            for sink in (self._beside, *self._files):
+                sink.open(self._ledger, self._plan.existing)
+                self._opened.append(sink)
+            while not self._exhausted or self._again or self._flying:
+                window = self._plan.window
+                for result in self._producer.map(
+                    self, window=window, ordered=False, check=self._check
+                ):
+                    self._arrived(result)
+                    yield from self._take_written()
+                yield from self._take_written()
+            complete = True
+        finally:
+            self.close(complete=complete)
+
+    def close(self, *, complete: bool = False) -> None:
+        """Leave outputs and ledger in agreement, and let other runs in."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for sink in self._opened:
+                sink.finish(self._ledger)
+            if len(self._opened) == len(self._files) + 1:
+                self._ledger.forget_dirty()
+            if complete:
+                self._ledger.set("complete", "1")
+        finally:
+            self._ledger.close()
+            self._locks.release()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """The next job to send; StopIteration while there is none, or none may be sent yet."""
+        while True:
+            if self._again:
+                return self._again.popleft()
+            if self._exhausted or len(self._written) >= HELD_ROWS:
+                raise StopIteration
+            if self._under_way() >= self._plan.window:
+                raise StopIteration
+            item = next(self._items, None)
+            if item is None:
+                self._exhausted = True
+                raise StopIteration
+            job = self._begin(self._judge.judge(item))
+            if job is not None:
+                return job
+
+    def _under_way(self) -> int:
+        return len(self._order) if self._plan.ordered else sum(map(len, self._flying.values()))
+
+    def _begin(self, found: Verdict) -> dict[str, Any] | None:
+        """Act on a verdict; returns the job that it needs, if any."""
+        match found.action:
+            case "done":
+                self.summary.skipped += 1
+                if found.known is not None and found.known.row is not None:
+                    self._restore(found.item, found.known.row)
+                return None
+            case "failed":
+                self.summary.still_failed += 1
+                return None
+            case "kept":
+                self.summary.kept += 1
+                return None
+            case "repeated":
+                return None
+            case "reuse" | "refuse" | "caption":
+                pass
+        item = found.item
+        visit = self._judge.visit
+        self._ledger.begin(item.name, found.stamp, found.seen, found.digest, visit)
+        pending = Pending(item, found.prompt, found.key, found.stamp)
+        if self._plan.ordered:
+            self._order.append(pending)
+        outcome = found.outcome
+        if outcome is None and found.key in self._flying:
+            self._flying[found.key].append(pending)
+            self.summary.reused += 1
+            return None
+        if outcome is None and found.key in self._retried:
+            outcome = self._ledger.outcome(found.key)
+        if outcome is not None:
+            self.summary.reused += found.action == "reuse"
+            self._settled(pending, outcome)
+            return None
+        if self._plan.retry_failed:
+            self._ledger.try_again(found.key)
+            self._retried.add(found.key)
+        self._flying[found.key] = [pending]
+        return self._job(pending)
+
+    def _job(self, pending: Pending) -> dict[str, Any]:
+        """The job of a pending item, whose id is the same in every run until the work is tried
+        again: what a killed run had sent is not done twice.
+        """
+        tries = self._ledger.tries(pending.key)
+        mark = [pending.key, pending.item.name, tries, pending.attempt, pending.resent]
+        mark.append(self._plan.folders is None)
+        digest = hashlib.sha256(repr(mark).encode()).hexdigest()[:32]
+        job_id = f"caption-{self._ledger.run}-{digest}"
+        self._jobs[job_id] = pending.key
+        return self._plan.job(pending.item, pending.prompt, job_id, pending.attempt)
+
+    def _arrived(self, result: Result) -> None:
+        """A job has ended: ask again, or settle all items that waited for it."""
+        key = self._jobs.pop(result.job)
+        first = self._flying[key][0]
+        outcome = Outcome.of(result)
+        self.summary.prompt_tokens += outcome.prompt_tokens
+        self.summary.completion_tokens += outcome.completion_tokens
+        if outcome.ok and (problem := self._plan.post.check(outcome.text)):
+            if first.attempt + 1 < self._plan.tries:
+                first.attempt += 1
+                self._again.append(self._job(first))
+                return
+            outcome = replace(outcome, text="", code=PostFailed.code, message=problem)
+        if outcome.code == MediaNotFound.code and not first.resent and _is_there(first.item):
+            # Its bytes had gone from the server before a worker came to it.
+            first.resent = True
+            self._again.append(self._job(first))
+            return
+        self._ledger.settle(key, outcome)
+        for pending in self._flying.pop(key):
+            self._settled(pending, outcome)
+
+    def _settled(self, pending: Pending, outcome: Outcome) -> None:
+        pending.row = Row.of(pending.item, self._plan.post.apply(outcome))
+        if not self._plan.ordered:
+            self._write(pending.item, pending.stamp, pending.row)
+            return
+        while self._order and (row := self._order[0].row) is not None:
+            head = self._order.popleft()
+            self._write(head.item, head.stamp, row)
+
+    def _write(self, item: Item, stamp: str, row: Row) -> None:
+        try:
+            self._beside.write(item, row)
+        except OutputFailed as error:
+            row = Row.of(item, Outcome.failure(error))
+        sizes: dict[str, int] = {}
+        for sink in self._files:
+            sink.write(item, row)
+            sizes |= sink.sizes()
+        self._ledger.write(item.name, stamp, row, sizes)
+        self.summary.done += row.ok
+        self.summary.failed += not row.ok
+        self._written.append(row)
+
+    def _restore(self, item: Item, row: Row) -> None:
+        try:
+            self._beside.restore(item, row)
+        except OutputFailed as error:
+            self.summary.skipped -= 1
+            known = self._ledger.item(item.name)
+            stamp = "" if known is None else known.stamp or ""
+            self._write(item, stamp, Row.of(item, Outcome.failure(error)))
+
+    def _take_written(self) -> Iterator[Row]:
+        while self._written:
+            yield self._written.popleft()
+
+
+def _is_there(item: Item) -> bool:
+    return isinstance(item.media, bytes) or (isinstance(item.media, Path) and item.media.is_file())

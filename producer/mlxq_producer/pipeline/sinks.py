@@ -1,0 +1,264 @@
+"""Where rows go, as they come: line files that grow, and tables that are made at the end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from mlxq_producer.pipeline.extras import need
+from mlxq_producer.pipeline.item import Item, Row
+from mlxq_producer.pipeline.ledger import Ledger
+from mlxq_schemas.errors import ConfigError, Unsupported
+
+Existing = Literal["skip", "overwrite", "append"]
+
+COLUMNS: Final = (
+    *("source", "status", "text", "code", "message", "reason", "model"),
+    *("prompt_tokens", "completion_tokens", "fields"),
+)
+"""Columns of a CSV or Parquet file; ``fields`` holds a manifest's row as JSON."""
+
+
+class Sink(Protocol):
+    """Takes rows. What it holds after a kill is put right by the next :meth:`open`."""
+
+    def open(self, ledger: Ledger, existing: Existing) -> None:
+        """Begin, or go on. Raises :class:`ConfigError` for a file that is not ours."""
+        ...
+
+    def write(self, item: Item, row: Row) -> None:
+        """Write a row. Raises :class:`OutputFailed` if only this one cannot be written."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes in each growing file, which the ledger keeps with the row."""
+        ...
+
+    def finish(self, ledger: Ledger) -> None:
+        """The run is over, or interrupted: leave the output as the ledger has it."""
+        ...
+
+
+def file_sink(path: Path) -> Sink:
+    """The sink for an output file, by its suffix. Raises :class:`Unsupported`."""
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return LineFile(path, JsonLines())
+        case ".csv":
+            return LineFile(path, CsvLines())
+        case ".parquet":
+            need("pyarrow.parquet", f"{path}")
+            return ParquetFile(path)
+        case suffix:
+            raise Unsupported(
+                f"no output of kind {suffix or path.name!r}: give a .jsonl, .csv or .parquet file, "
+                "or --sidecar"
+            )
+
+
+class JsonLines:
+    """An object a line; no header."""
+
+    header = b""
+
+    def line(self, row: Row) -> bytes:
+        """The bytes of a row."""
+        return row.as_json().encode() + b"\n"
+
+
+class CsvLines:
+    """A record a row, under a header."""
+
+    header = (",".join(COLUMNS) + "\n").encode()
+
+    def line(self, row: Row) -> bytes:
+        """The bytes of a row."""
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerow(flat(row).values())
+        return buffer.getvalue().encode()
+
+
+class LineFile:
+    """A file that grows by a line a row.
+
+    The ledger knows how long the file was when it last took a row: what a kill left beyond that is
+    cut off, and a file that is shorter is made again. Bytes that were there before the first row
+    (``append``) stay.
+    """
+
+    def __init__(self, path: Path, lines: JsonLines | CsvLines) -> None:
+        self._path = path
+        self._lines = lines
+        self._handle = -1
+        self._size = 0
+        self._base = 0
+
+    def open(self, ledger: Ledger, existing: Existing) -> None:
+        """Begin, or go on where the ledger says."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        there = self._path.stat().st_size if self._path.exists() else 0
+        known = ledger.get(f"size:{self._path}")
+        if known is None:
+            self._base = self._first_byte(there, existing)
+            ledger.set(f"base:{self._path}", str(self._base))
+            self.rebuild(ledger)
+            return
+        self._base = min(int(ledger.get(f"base:{self._path}") or 0), there)
+        if there < int(known):
+            self.rebuild(ledger)
+            return
+        self._start(int(known))
+        os.ftruncate(self._handle, self._size)
+
+    def write(self, item: Item, row: Row) -> None:
+        """Append the row."""
+        del item
+        self._append(self._lines.line(row))
+
+    def sizes(self) -> dict[str, int]:
+        """Its length."""
+        return {str(self._path): self._size}
+
+    def finish(self, ledger: Ledger) -> None:
+        """Make the file anew if a row in it was replaced; see to it that it is on disk."""
+        if ledger.get("dirty"):
+            self.rebuild(ledger)
+        os.fsync(self._handle)
+        os.close(self._handle)
+        self._handle = -1
+
+    def rebuild(self, ledger: Ledger) -> None:
+        """Write the file again from the ledger, and put it in place at once."""
+        temporary = self._path.with_name(f".{self._path.name}.mlxq-tmp")
+        with temporary.open("wb") as file:
+            if self._base:
+                with self._path.open("rb") as old:
+                    shutil.copyfileobj(_Head(old, self._base), file)
+            else:
+                file.write(self._lines.header)
+            for row in ledger.rows():
+                file.write(self._lines.line(row))
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        temporary.replace(self._path)
+        ledger.set(f"size:{self._path}", str(size))
+        self._start(size)
+
+    def _first_byte(self, there: int, existing: Existing) -> int:
+        if there == 0 or existing == "overwrite":
+            return 0
+        if existing == "skip":
+            raise ConfigError(
+                f"{self._path} exists and no ledger knows it: give another name, or "
+                "--existing overwrite or append"
+            )
+        with self._path.open("rb+") as file:
+            if not file.read(len(self._lines.header)) == self._lines.header:
+                raise ConfigError(
+                    f"{self._path} has other columns than {', '.join(COLUMNS)}: give another name"
+                )
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+                there += 1
+        return there
+
+    def _start(self, size: int) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._size = size
+
+    def _append(self, data: bytes) -> None:
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._handle, data[written:])
+        except OSError as error:
+            os.ftruncate(self._handle, self._size)
+            raise ConfigError(f"cannot write {self._path}: {error.strerror}") from error
+        self._size += len(data)
+
+
+class ParquetFile:
+    """A table that cannot grow in place: it is made from the ledger when the run ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = False
+
+    def open(self, ledger: Ledger, existing: Existing) -> None:
+        """See whether the file is ours."""
+        ours = ledger.get(f"made:{self._path}") is not None
+        if self._path.exists() and not ours and existing != "overwrite":
+            raise ConfigError(
+                f"{self._path} exists and no ledger knows it: give another name, or "
+                "--existing overwrite"
+            )
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # What a killed run wrote to its ledger is not in the table yet.
+        self._changed = ledger.get(f"made:{self._path}") != "1" or not self._path.exists()
+        ledger.set(f"made:{self._path}", "0")
+
+    def write(self, item: Item, row: Row) -> None:
+        """The ledger has the row."""
+        del item, row
+        self._changed = True
+
+    def sizes(self) -> dict[str, int]:
+        """None: nothing grows."""
+        return {}
+
+    def finish(self, ledger: Ledger) -> None:
+        """Make the table, and put it in place at once."""
+        if self._changed:
+            self._make(ledger)
+        ledger.set(f"made:{self._path}", "1")
+
+    def _make(self, ledger: Ledger) -> None:
+        pyarrow = need("pyarrow", f"{self._path}")
+        parquet = need("pyarrow.parquet", f"{self._path}")
+        numbers = {"prompt_tokens", "completion_tokens"}
+        kinds = {n: pyarrow.int64() if n in numbers else pyarrow.string() for n in COLUMNS}
+        schema = pyarrow.schema(list(kinds.items()))
+        temporary = self._path.with_name(f".{self._path.name}.mlxq-tmp")
+        with parquet.ParquetWriter(temporary, schema) as writer:
+            for rows in _pages(ledger):
+                table = pyarrow.Table.from_pylist([flat(row) for row in rows], schema=schema)
+                writer.write_table(table)
+        temporary.replace(self._path)
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """A row by its columns; ``fields`` as JSON text, or None if there are none."""
+    fields = json.dumps(row.fields, ensure_ascii=False) if row.fields else None
+    values = {name: getattr(row, name) for name in COLUMNS}
+    return {**values, "fields": fields}
+
+
+def _pages(ledger: Ledger) -> Iterator[list[Row]]:
+    rows = ledger.rows()
+    while page := list(islice(rows, 4096)):
+        yield page
+
+
+class _Head:
+    """The first bytes of a file, for copying."""
+
+    def __init__(self, file: io.BufferedReader, size: int) -> None:
+        self._file = file
+        self._left = size
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes."""
+        data = self._file.read(min(size, self._left) if size >= 0 else self._left)
+        self._left -= len(data)
+        return data

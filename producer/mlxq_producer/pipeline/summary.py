@@ -1,0 +1,37 @@
+"""Counts of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class Summary:
+    """What a run came to. Items: ``done`` and ``failed`` in this run; ``skipped`` were done by an
+    earlier one, ``kept`` have files that are not ours, ``still_failed`` failed earlier.
+    """
+
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    kept: int = 0
+    still_failed: int = 0
+    reused: int = 0
+    """Of those done or failed: items that no job was needed for, for example duplicates."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def items(self) -> int:
+        """Items seen."""
+        return self.done + self.failed + self.skipped + self.kept + self.still_failed
+
+    @property
+    def ok(self) -> bool:
+        """True if no item is without its caption."""
+        return not self.failed and not self.still_failed
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"items": self.items, **asdict(self)}

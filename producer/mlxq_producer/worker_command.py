@@ -1,0 +1,21 @@
+"""How a worker process is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from mlxq_schemas.errors import ConfigError
+
+_NEEDED = ("mlx", "mlx_vlm", "mlxq_worker")
+
+
+def worker_command(*arguments: str, module: str = "mlxq_worker") -> list[str]:
+    """The command line of a worker; raises :class:`ConfigError` where none is installed."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"no worker on this machine ({', '.join(missing)} not installed): "
+            'pip install "mlxq[worker]"'
+        )
+    return [sys.executable, "-P", "-m", module, *arguments]

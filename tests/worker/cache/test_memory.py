@@ -21,7 +21,7 @@ from pictures import random_picture
 
 SHORT = os.environ.get("MLXQ_TEST_SHORT") == "1"
 JOBS = 300 if SHORT else 5000
-PREFIXES, FEATURES, ROWS = 3 * MEGABYTE, MEGABYTE // 8, 12 * MEGABYTE
+PREFIXES, FEATURES, ROWS = 3 * MEGABYTE, MEGABYTE // 8, 9 * MEGABYTE
 """Most bytes of prefixes, of pictures, and of rows."""
 
 

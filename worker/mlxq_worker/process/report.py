@@ -56,7 +56,7 @@ class Retries:
 
 @dataclass
 class Counters:
-    """Since the start: jobs ended, jobs put off, and tokens generated."""
+    """Since the start: jobs ended, jobs put off, tokens generated, and those of the prompts."""
 
     done: int = 0
     failed: int = 0
@@ -64,6 +64,8 @@ class Counters:
     expired: int = 0
     put_off: int = 0
     tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def ended(self) -> int:
@@ -221,13 +223,15 @@ class Reporter:
         self._publisher.add_text(flight.owned, text, ids, logprobs)
 
     def _finished(self, flight: Flight, reason: FinishReason, response: Response) -> None:
-        claim = flight.owned
+        claim, usage = flight.owned, response.usage or Usage()
+        self.counters.prompt_tokens += usage.prompt_tokens
+        self.counters.cached_tokens += usage.cached_tokens
         event = Finished(
             job=claim.job_id,
             attempt=claim.attempt,
             reason=reason,
             text="".join(flight.text),
-            usage=response.usage or Usage(),
+            usage=usage,
         )
         self._end(flight, event, response.usage, response.times)
 

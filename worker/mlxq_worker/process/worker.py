@@ -184,6 +184,8 @@ class Worker:
             "done": counters.done,
             "failed": counters.failed,
             "tokens": counters.tokens,
+            "prompt_tokens": counters.prompt_tokens,
+            "cached_tokens": counters.cached_tokens,
             "jobs_per_s": round(self._jobs.update(counters.ended, now), 3),
             "tokens_per_s": round(self._tokens.update(counters.tokens, now), 3),
             "started": self._started,

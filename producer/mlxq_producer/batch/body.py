@@ -174,9 +174,8 @@ def _max_tokens(body: dict[str, Any], default: int) -> Any:
 
 def _model(body: dict[str, Any], plan: Plan) -> Any:
     named = body.pop("model", None)
-    if plan.model is None:
-        return named
-    return None if plan.model == ANY_MODEL else plan.model
+    model = named if plan.model is None else plan.model
+    return None if model == ANY_MODEL else model
 
 
 def _metadata(body: dict[str, Any], request: Request, plan: Plan) -> dict[str, Any]:

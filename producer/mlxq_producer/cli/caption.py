@@ -24,6 +24,8 @@ from mlxq_producer.pipeline.item import Row
 from mlxq_producer.pipeline.plan import Plan, Prompt
 from mlxq_producer.pipeline.post import Post
 from mlxq_producer.pipeline.preview import preview
+from mlxq_producer.pipeline.run import FAILURES_SHOWN
+from mlxq_producer.pipeline.shards import SHARD_ITEMS
 from mlxq_producer.pipeline.sources import Choice, Sources
 from mlxq_producer.pipeline.summary import Summary
 from mlxq_producer.pipeline.template import Literal, Template
@@ -31,7 +33,6 @@ from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError, EmptyPrompt
 
 EXIT_TERMINATED: Final = 143
-FAILURES_SHOWN: Final = 1000
 
 
 class Existing(StrEnum):
@@ -71,7 +72,8 @@ def caption(
         typer.Argument(
             metavar="SOURCE...",
             help="Files, folders, quoted patterns, lists (.txt), manifests (.csv .tsv .jsonl "
-            ".parquet), webdataset .tar files, saved datasets, http(s) URLs, or - for stdin.",
+            ".parquet), webdataset .tar and .tar.gz files, saved datasets, http(s) URLs, or - for "
+            "stdin.",
         ),
     ],
     prompt: Annotated[
@@ -87,7 +89,10 @@ def caption(
     output: Annotated[
         list[Path] | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="A .jsonl, .csv or .parquet; may be repeated."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A .jsonl, .csv or .parquet, or NAME-%06d.tar; may be repeated.",
         ),
     ] = None,
     sidecar: Annotated[
@@ -101,6 +106,9 @@ def caption(
     full_names: Annotated[
         bool, typer.Option("--full-names", help="Sidecars are a.png.txt, not a.txt.")
     ] = False,
+    tar_items: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most items in one .tar.")
+    ] = SHARD_ITEMS,
     existing: Annotated[
         Existing, typer.Option(help="What becomes of captions that are there.")
     ] = Existing.SKIP,
@@ -171,7 +179,7 @@ def caption(
     queue: Queue = DEFAULT_QUEUE,
     as_json: Json = False,
 ) -> None:
-    """Caption files, folders, manifests or URLs into sidecars, JSONL, CSV or Parquet.
+    """Caption files, folders, manifests or URLs into sidecars, JSONL, CSV, Parquet or tar.
 
     Run it again, after any end: only what is missing is done. Exit code 3: some items failed.
     """
@@ -189,6 +197,7 @@ def caption(
         sidecars=[kind.value for kind in dict.fromkeys(sidecar or [])],
         out_dir=out_dir,
         full_names=full_names,
+        tar_items=tar_items,
         existing=existing.value,
         ledger=ledger,
         retry_failed=retry_failed,
@@ -218,11 +227,11 @@ def _run(plan: Plan, producer: Producer | None, *, embedded: bool, as_json: bool
         view.say("no worker is up, so the jobs wait: start mlxq worker, or use --embedded")
     with view, opened(plan, producer=producer, embedded=embedded, say=view.say) as run:
         view.begin()
-        failures += run.earlier_failures(FAILURES_SHOWN)
         for row in run.rows():
             view.row(row, run.summary)
             if not row.ok and len(failures) < FAILURES_SHOWN:
                 failures.append(row)
+    failures = [*run.still_failed, *failures][:FAILURES_SHOWN]
     if as_json:
         print_json({"type": "summary", **run.summary.as_dict()})
     else:
@@ -249,6 +258,8 @@ def _print_end(summary: Summary, failures: list[Row], rates: tuple[float, float]
     earlier = f", {summary.skipped} done before" if summary.skipped else ""
     kept = f", {summary.kept} left as they were" if summary.kept else ""
     print(f"{summary.done} captions{earlier}{kept}, {failed} failed")
+    if not summary.items:
+        print("no pictures there: check the path", file=sys.stderr)
     if summary.completion_tokens:
         print(f"{rates[0]:.1f} items/s, {rates[1]:.0f} tokens/s")
     if failed:

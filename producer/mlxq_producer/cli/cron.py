@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -90,9 +91,11 @@ def _call(command: list[str], at: float) -> int:
     """Run the command of a tick; returns its exit status."""
     name = tick_name(at)
     words = [word.replace("{tick}", name) for word in command]
+    # The clocks of systems set a short PATH, on which an mlxq in a virtual environment is not.
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     try:
         done = subprocess.run(  # noqa: S603 - the user's own command, without a shell
-            words, check=False, env={**os.environ, "MLXQ_TICK": name}
+            words, check=False, env={**os.environ, "PATH": path, "MLXQ_TICK": name}
         )
     except OSError as error:
         raise ConfigError(f"cannot run {words[0]}: {error.strerror or error}") from error

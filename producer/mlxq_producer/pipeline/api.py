@@ -12,11 +12,11 @@ from typing import Any, Final
 from mlxq_producer.client import Producer
 from mlxq_producer.pipeline.embedded_queue import EmbeddedQueue
 from mlxq_producer.pipeline.item import Row
+from mlxq_producer.pipeline.output import Existing
 from mlxq_producer.pipeline.plan import Plan
 from mlxq_producer.pipeline.post import Post
 from mlxq_producer.pipeline.run import Run
 from mlxq_producer.pipeline.sidecars import Kind
-from mlxq_producer.pipeline.sinks import Existing
 from mlxq_producer.pipeline.sources import Choice, Sources
 from mlxq_producer.pipeline.summary import Summary
 from mlxq_producer.pipeline.template import Literal, Template
@@ -59,9 +59,10 @@ def caption(
         summary = caption("pics", prompt="Describe the image.", embedded=True, sidecar="txt")
         print(summary.done, "captions")
 
-    The rows go to ``outputs`` (``.jsonl``, ``.csv``, ``.parquet``), to ``sidecar`` files beside
-    the pictures or under ``out_dir``, and to ``each``. Called again, also after a kill, it does
-    only what is missing from its outputs; ``retry_failed`` does only what failed.
+    The rows go to ``outputs`` (``.jsonl``, ``.csv``, ``.parquet``, or with their pictures
+    ``NAME-%06d.tar``), to ``sidecar`` files beside the pictures or under ``out_dir``, and to
+    ``each``. Called again, also after a kill, it does only what is missing from its outputs;
+    ``retry_failed`` does only what failed.
 
     Args:
         sources: As on the command line of ``mlxq caption``.

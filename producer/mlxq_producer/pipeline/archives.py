@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +15,7 @@ from mlxq_producer.media import MAX_INLINE_BYTES
 from mlxq_producer.pipeline.item import Item
 from mlxq_schemas.errors import BadMessage, ConfigError, MediaNotFound, MediaTooLarge, MlxqError
 
-PICTURES: Final = frozenset({"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"})
+PICTURES: Final = frozenset({"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"})
 
 
 def read_tar(path: Path) -> Iterator[Item]:
@@ -22,12 +25,12 @@ def read_tar(path: Path) -> Iterator[Item]:
     members one field each. Raises :class:`ConfigError` if the archive cannot be read.
     """
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with _opened(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             key, parts = None, dict[str, bytes | MlxqError]()
             for member in archive:
                 if not member.isfile():
                     continue
-                stem, _, suffix = _split(member.name)
+                stem, _, suffix = split(member.name)
                 if stem != key and parts:
                     yield _sample(path, str(key), parts)
                     parts = {}
@@ -35,13 +38,28 @@ def read_tar(path: Path) -> Iterator[Item]:
                 parts[suffix] = _content(archive, member)
             if parts:
                 yield _sample(path, str(key), parts)
-            if 0 < path.stat().st_size - archive.offset < tarfile.BLOCKSIZE:
-                raise tarfile.ReadError("it is cut off in a header")  # the library would not tell
-    except (tarfile.TarError, EOFError, OSError) as error:
+            # The library would tell neither that a header is cut off, nor that a checksum is wrong.
+            while file.read(1 << 20):
+                pass
+            if 0 < file.tell() - archive.offset < tarfile.BLOCKSIZE:
+                raise tarfile.ReadError("it is cut off in a header")
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ConfigError(f"{path} is no tar file that can be read to its end: {error}") from error
 
 
-def _split(name: str) -> tuple[str, str, str]:
+def is_archive(path: Path) -> bool:
+    """Whether a name is that of an archive."""
+    return path.name.lower().endswith((".tar", ".tar.gz", ".tgz"))
+
+
+def _opened(path: Path) -> io.BufferedReader | gzip.GzipFile:
+    """The bytes of the archive, unpacked if they are gzip's, whatever it is called."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if packed else path.open("rb")
+
+
+def split(name: str) -> tuple[str, str, str]:
     """Webdataset's rule: a sample's key ends at the first dot of the file's name."""
     folder, slash, base = name.rpartition("/")
     stem, dot, suffix = base.partition(".")

@@ -28,6 +28,11 @@ CREATE TABLE IF NOT EXISTS items (
     seen TEXT, digest TEXT, row TEXT, ok INTEGER, visit TEXT, want TEXT
 );
 CREATE TABLE IF NOT EXISTS taken (path TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS samples (
+    output TEXT, name TEXT, shard INTEGER, key TEXT NOT NULL, live INTEGER NOT NULL,
+    PRIMARY KEY (output, name, shard)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS samples_of_shards ON samples (output, shard, live);
 """
 
 
@@ -92,7 +97,7 @@ class Ledger:
     def clear(self) -> None:
         """Forget everything."""
         with self._db:
-            for table in ("meta", "work", "items", "taken"):
+            for table in ("meta", "work", "items", "taken", "samples"):
                 self._db.execute(f"DELETE FROM {table}")  # noqa: S608 - names from the line above
         self.set("version", str(_VERSION))
         self.set("run", uuid.uuid4().hex[:12])
@@ -159,10 +164,6 @@ class Ledger:
             last = page[-1][0]
             yield from (Row.from_json(text) for _, text in page)
 
-    def failures(self) -> Iterator[Row]:
-        """The rows that failed, in order."""
-        return (row for row in self.rows() if not row.ok)
-
     def forget_dirty(self) -> None:
         """All line files were made anew."""
         self._do("DELETE FROM meta WHERE name = 'dirty'")
@@ -202,6 +203,38 @@ class Ledger:
         found = self._one("SELECT name FROM taken WHERE path = ?", path)
         owner = name if found is None else found[0]
         return None if owner == name else owner
+
+    def put_sample(self, output: str, name: str, shard: int, key: str) -> None:
+        """An item's sample is in a shard now; one that it had before is retired."""
+        with self._transaction():
+            self.retire_sample(output, name)
+            self._do(
+                "INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, 1)", output, name, shard, key
+            )
+
+    def retire_sample(self, output: str, name: str) -> None:
+        """An item's sample is to be taken out of its shard."""
+        self._do("UPDATE samples SET live = 0 WHERE output = ? AND name = ?", output, name)
+
+    def has_sample(self, output: str, name: str) -> bool:
+        """True if a shard has an item's sample, one that is not retired."""
+        sql = "SELECT 1 FROM samples WHERE output = ? AND name = ? AND live = 1"
+        return self._one(sql, output, name) is not None
+
+    def shards(self, output: str, *, retired: bool = False) -> set[int]:
+        """The shards that have samples; with ``retired``, that have retired ones."""
+        sql = "SELECT DISTINCT shard FROM samples WHERE output = ? AND live <= ?"
+        return {row[0] for row in self._db.execute(sql, (output, int(not retired)))}
+
+    def retired_keys(self, output: str, shard: int) -> set[str]:
+        """The keys of a shard's retired samples."""
+        sql = "SELECT key FROM samples WHERE output = ? AND shard = ? AND live = 0"
+        return {row[0] for row in self._db.execute(sql, (output, shard))}
+
+    def forget_samples(self, output: str, shard: int, *, retired: bool = False) -> None:
+        """A shard is gone, or (``retired``) its retired samples are."""
+        sql = "DELETE FROM samples WHERE output = ? AND shard = ? AND live <= ?"
+        self._do(sql, output, shard, int(not retired))
 
     def close(self) -> None:
         """Close the file."""

@@ -13,9 +13,11 @@ from mlxq_producer.media import read_media
 from mlxq_producer.pipeline.item import Item, printable
 from mlxq_producer.pipeline.ledger import Ledger
 from mlxq_producer.pipeline.locks import STATE_FOLDER, Locks, state_path
+from mlxq_producer.pipeline.output import Existing, Sink
 from mlxq_producer.pipeline.post import Post
+from mlxq_producer.pipeline.shards import SHARD_ITEMS, Shards
 from mlxq_producer.pipeline.sidecars import Kind, Sidecars
-from mlxq_producer.pipeline.sinks import Existing, Sink, file_sink
+from mlxq_producer.pipeline.sinks import file_sink
 from mlxq_producer.pipeline.sources import Choice, Sources
 from mlxq_schemas.errors import ConfigError, MediaError
 
@@ -33,8 +35,9 @@ class Plan:
     """A run of captions, as :func:`mlxq_producer.caption` describes it.
 
     ``window`` is how many items are under way at most; ``tries`` how often a text that does not
-    meet the schema is asked for; ``folders`` are those whose files workers read by path, while
-    the bytes of others go through the queue (None: the producer decides).
+    meet the schema is asked for; ``tar_items`` how many items an archive takes at most;
+    ``folders`` are those whose files workers read by path, while the bytes of others go through
+    the queue (None: the producer decides).
     """
 
     sources: Sources
@@ -51,6 +54,7 @@ class Plan:
     sidecars: Sequence[Kind] = ()
     out_dir: Path | None = None
     full_names: bool = False
+    tar_items: int = SHARD_ITEMS
     existing: Existing = "skip"
     ledger: Path | None = None
     retry_failed: bool = False
@@ -62,8 +66,8 @@ class Plan:
         """Raise :class:`ConfigError` for what could never run."""
         self.sources.check()
         self.post.prepare()
-        if self.window < 1 or self.tries < 1:
-            raise ConfigError("window and tries are 1 or more")
+        if min(self.window, self.tries, self.tar_items) < 1:
+            raise ConfigError("window, tries and tar_items are 1 or more")
         shard = self.choice.shard
         if shard is not None and not 1 <= shard[0] <= shard[1]:
             raise ConfigError(
@@ -104,9 +108,13 @@ class Plan:
         return locks
 
     def sinks(self) -> tuple[Sidecars, list[Sink]]:
-        """The outputs, not yet open."""
+        """The sidecars, and all outputs in the order in which they take a row: those that may
+        refuse an item, and then take its failed row, before those that only grow. None is open.
+        """
         beside = Sidecars(self.sidecars, self.out_dir, full_names=self.full_names)
-        return beside, [file_sink(path) for path in self.outputs]
+        files = [file_sink(path, self.tar_items) for path in self.outputs]
+        shards = [sink for sink in files if isinstance(sink, Shards)]
+        return beside, [*shards, beside, *(s for s in files if not isinstance(s, Shards))]
 
     def key(self, digest: str, prompt: str) -> str:
         """Equal for items that the model would be asked the same about."""

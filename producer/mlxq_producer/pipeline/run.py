@@ -6,7 +6,6 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -14,14 +13,17 @@ from mlxq_producer.client import Producer
 from mlxq_producer.errors import OutputFailed, PostFailed
 from mlxq_producer.pipeline.item import Item, Outcome, Row
 from mlxq_producer.pipeline.judge import Judge, Verdict
+from mlxq_producer.pipeline.output import Sink
 from mlxq_producer.pipeline.plan import Plan, open_ledger
-from mlxq_producer.pipeline.sinks import Sink
 from mlxq_producer.pipeline.summary import Summary
 from mlxq_schemas import Result
 from mlxq_schemas.errors import MediaNotFound
 
 HELD_ROWS: Final = 256
 """Rows written that the reader has not taken yet; then it is the reader's turn."""
+
+FAILURES_SHOWN: Final = 1000
+"""Failed items that are told one by one at the end."""
 
 
 @dataclass
@@ -50,17 +52,19 @@ class Run:
     ) -> None:
         plan.check()
         self.summary = Summary()
+        self.still_failed: list[Row] = []
+        """Items that failed in an earlier run and are left so, the first of them."""
         self._plan = plan
         self._producer = producer
         self._check = check
-        self._beside, self._files = plan.sinks()
+        beside, self._sinks = plan.sinks()
         self._locks = plan.lock()
         try:
             self._ledger = open_ledger(plan)
         except BaseException:
             self._locks.release()
             raise
-        self._judge = Judge(plan, self._ledger, self._beside.any_there)
+        self._judge = Judge(plan, self._ledger, beside.any_there)
         self._items = plan.choice.of(plan.sources.items())
         self._opened: list[Sink] = []
         self._closed = False
@@ -72,15 +76,11 @@ class Run:
         self._order: deque[Pending] = deque()
         self._written: deque[Row] = deque()
 
-    def earlier_failures(self, most: int) -> list[Row]:
-        """Items that failed in earlier runs, as this run begins."""
-        return [] if self._plan.retry_failed else list(islice(self._ledger.failures(), most))
-
     def rows(self) -> Iterator[Row]:
         """The rows of this run, each once it is in all outputs."""
         complete = False
         try:
-            for sink in (self._beside, *self._files):
+            for sink in self._sinks:
                 sink.open(self._ledger, self._plan.existing)
                 self._opened.append(sink)
             while not self._exhausted or self._again or self._flying:
@@ -103,7 +103,7 @@ class Run:
         try:
             for sink in self._opened:
                 sink.finish(self._ledger)
-            if len(self._opened) == len(self._files) + 1:
+            if len(self._opened) == len(self._sinks):
                 self._ledger.forget_dirty()
             if complete:
                 self._ledger.set("complete", "1")
@@ -144,6 +144,9 @@ class Run:
                 return None
             case "failed":
                 self.summary.still_failed += 1
+                row = None if found.known is None else found.known.row
+                if row is not None and len(self.still_failed) < FAILURES_SHOWN:
+                    self.still_failed.append(row)
                 return None
             case "kept":
                 self.summary.kept += 1
@@ -219,22 +222,28 @@ class Run:
             self._write(head.item, head.stamp, row)
 
     def _write(self, item: Item, stamp: str, row: Row) -> None:
-        try:
-            self._beside.write(item, row)
-        except OutputFailed as error:
-            row = Row.of(item, Outcome.failure(error))
+        row = self._put(item, row)
         sizes: dict[str, int] = {}
-        for sink in self._files:
-            sink.write(item, row)
+        for sink in self._sinks:
             sizes |= sink.sizes()
         self._ledger.write(item.name, stamp, row, sizes)
         self.summary.done += row.ok
         self.summary.failed += not row.ok
         self._written.append(row)
 
+    def _put(self, item: Item, row: Row) -> Row:
+        """Write the row to all outputs, or if one refuses it a failed one; returns which."""
+        for sink in self._sinks:
+            try:
+                sink.write(item, row)
+            except OutputFailed as error:
+                return self._put(item, Row.of(item, Outcome.failure(error)))
+        return row
+
     def _restore(self, item: Item, row: Row) -> None:
         try:
-            self._beside.restore(item, row)
+            for sink in self._sinks:
+                sink.restore(item, row)
         except OutputFailed as error:
             self.summary.skipped -= 1
             known = self._ledger.item(item.name)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from mlxq_producer.errors import OutputFailed
 from mlxq_producer.pipeline.item import Item, Row
 from mlxq_producer.pipeline.ledger import Ledger
-from mlxq_producer.pipeline.sinks import Existing
+from mlxq_producer.pipeline.output import Existing
 from mlxq_producer.pipeline.sources import PICTURES
 from mlxq_schemas.errors import ConfigError
 

@@ -10,14 +10,14 @@ import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final
 
 from mlxq_producer.pipeline.extras import need
 from mlxq_producer.pipeline.item import Item, Row
 from mlxq_producer.pipeline.ledger import Ledger
+from mlxq_producer.pipeline.output import Existing, Sink
+from mlxq_producer.pipeline.shards import Shards
 from mlxq_schemas.errors import ConfigError, Unsupported
-
-Existing = Literal["skip", "overwrite", "append"]
 
 COLUMNS: Final = (
     *("source", "status", "text", "code", "message", "reason", "model"),
@@ -26,28 +26,8 @@ COLUMNS: Final = (
 """Columns of a CSV or Parquet file; ``fields`` holds a manifest's row as JSON."""
 
 
-class Sink(Protocol):
-    """Takes rows. What it holds after a kill is put right by the next :meth:`open`."""
-
-    def open(self, ledger: Ledger, existing: Existing) -> None:
-        """Begin, or go on. Raises :class:`ConfigError` for a file that is not ours."""
-        ...
-
-    def write(self, item: Item, row: Row) -> None:
-        """Write a row. Raises :class:`OutputFailed` if only this one cannot be written."""
-        ...
-
-    def sizes(self) -> dict[str, int]:
-        """Bytes in each growing file, which the ledger keeps with the row."""
-        ...
-
-    def finish(self, ledger: Ledger) -> None:
-        """The run is over, or interrupted: leave the output as the ledger has it."""
-        ...
-
-
-def file_sink(path: Path) -> Sink:
-    """The sink for an output file, by its suffix. Raises :class:`Unsupported`."""
+def file_sink(path: Path, tar_items: int) -> Sink:
+    """The sink for an output, by its suffix. Raises :class:`Unsupported`, :class:`ConfigError`."""
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
             return LineFile(path, JsonLines())
@@ -56,10 +36,12 @@ def file_sink(path: Path) -> Sink:
         case ".parquet":
             need("pyarrow.parquet", f"{path}")
             return ParquetFile(path)
+        case ".tar":
+            return Shards(path, tar_items)
         case suffix:
             raise Unsupported(
-                f"no output of kind {suffix or path.name!r}: give a .jsonl, .csv or .parquet file, "
-                "or --sidecar"
+                f"no output of kind {suffix or path.name!r}: give a .jsonl, .csv, .parquet or "
+                "%06d.tar, or --sidecar"
             )
 
 
@@ -121,6 +103,10 @@ class LineFile:
         """Append the row."""
         del item
         self._append(self._lines.line(row))
+
+    def restore(self, item: Item, row: Row) -> None:
+        """Nothing: rows that are gone were seen to when it was opened."""
+        del item, row
 
     def sizes(self) -> dict[str, int]:
         """Its length."""
@@ -212,6 +198,10 @@ class ParquetFile:
         """The ledger has the row."""
         del item, row
         self._changed = True
+
+    def restore(self, item: Item, row: Row) -> None:
+        """Nothing: the table is made whole."""
+        del item, row
 
     def sizes(self) -> dict[str, int]:
         """None: nothing grows."""

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
-from mlxq_producer.pipeline.archives import read_tar
+from mlxq_producer.pipeline.archives import is_archive, read_tar
 from mlxq_producer.pipeline.item import Item, printable
 from mlxq_producer.pipeline.manifests import (
     TABLES,
@@ -144,7 +144,7 @@ class Sources:
             return lambda: self._manifest(path.parent).read(path)
         if suffix in LISTS:
             return lambda: self._list(path)
-        if suffix == ".tar":
+        if is_archive(path):
             return lambda: read_tar(path)
         return lambda: iter([Item(printable(path), path, relative=printable(Path(path.name)))])
 
@@ -230,7 +230,7 @@ def _url_name(url: str) -> str:
 
 
 def _is_container(path: Path) -> bool:
-    return path.suffix.lower() in {*TABLES, *LISTS, ".tar"}
+    return path.suffix.lower() in {*TABLES, *LISTS} or is_archive(path)
 
 
 def _fixed_part(pattern: str) -> Path:

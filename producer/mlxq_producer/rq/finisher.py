@@ -200,6 +200,7 @@ class Finisher:
             self._renew(record)
         else:  # RQ is done with the run: it was ended, cancelled, deleted or given up
             self._cancel(record)
+            self._desk.withdraw(record)
             self._desk.records.drop(record.run)
 
     def _states(self, records: Sequence[Record]) -> list[_State]:

@@ -111,6 +111,16 @@ class Desk:
         except ValueError:
             return Execution(record.execution, record.job, connection, record.worker)
 
+    def withdraw(self, record: Record) -> None:
+        """Undo :func:`register` for a run that RQ ended by itself: no worker shows it any more."""
+        execution = self.execution(record)
+        with self.worker.connection.pipeline() as pipeline:
+            pipeline.delete(execution.key)
+            ExecutionRegistry(record.job, execution.connection).remove(execution, pipeline)
+            self.worker.queue.started_job_registry.remove_execution(execution, pipeline=pipeline)
+            pipeline.srem(execution.worker_executions_key, execution.composite_key)
+            pipeline.execute()
+
 
 def register(execution: Execution, job: Job, pipeline: Pipeline) -> None:
     """Write an execution, or prolong its life."""

@@ -70,6 +70,8 @@ def test_what_a_body_leaves_out_is_as_with_openai(plan):
 def test_the_model_of_the_lines_may_be_replaced(plan):
     assert job(Plan("batch_1", 2e9, plan.media_root, model="n"), model="m").model == "n"
     assert job(Plan("batch_1", 2e9, plan.media_root, model="any"), model="m").model is None
+    assert job(plan, model="m").model == "m"
+    assert job(plan, model="any").model is None
 
 
 def test_images_by_url_data_and_path_under_the_root(plan, tmp_path):

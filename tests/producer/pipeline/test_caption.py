@@ -110,6 +110,21 @@ def test_failed_items_are_done_again_by_themselves(caption_command, worker, pict
     assert len(found) == 5
 
 
+def test_only_failures_of_what_is_asked_now_are_told(caption_command, worker, pictures):
+    failing = caption_command(pictures, *ASK, "--sidecar", "txt")
+    assert "z.png" in failing.stderr
+    again = caption_command(pictures, *ASK, "--sidecar", "txt")
+    assert (again.exit_code, again.stderr.count("z.png")) == (3, 1)
+    worker._text = lambda job: ("fine", "")
+    other = caption_command(pictures, "--prompt", "Else?", "--sidecar", "txt")
+    assert (other.exit_code, other.stderr.count("z.png")) == (0, 0)
+
+
+def test_a_folder_without_pictures_is_told(caption_command, tmp_path):
+    done = caption_command(tmp_path, *ASK, "--sidecar", "txt")
+    assert (done.exit_code, "no pictures there" in done.stderr) == (0, True)
+
+
 def test_the_window_bounds_what_is_in_flight(caption_command, worker, tmp_path):
     for number in range(60):
         (tmp_path / f"{number:02}.png").write_bytes(b"%d" % number)
@@ -211,6 +226,7 @@ def test_events_for_scripts(caption_command, worker, pictures, tmp_path):
         (["pics", "--prompt", " ", "-o", "o.jsonl"], 2, "error[empty_prompt]"),
         (["nowhere", "--prompt", "x", "-o", "o.jsonl"], 2, "nowhere"),
         (["pics", "--prompt", "x", "-o", "o.xml"], 2, "error[unsupported]"),
+        (["pics", "--prompt", "x", "-o", "o.tar"], 2, "o-%06d.tar"),
         (["pics", "--template", "{a.b}", "-o", "o.jsonl"], 2, "{a.b}"),
         (["pics", "--prompt", "x", "-o", "o.jsonl", "--shard", "5/4"], 2, "shard"),
         (["pics", "--prompt", "x", "-o", "o.jsonl", "--regex", "("], 2, "pattern"),

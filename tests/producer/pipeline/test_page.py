@@ -43,6 +43,7 @@ def test_the_lines_for_a_shell(place, caption_command, worker):
         assert (done.exit_code, done.stderr) == (0, ""), line
     made = {path.name for path in place.iterdir()}
     assert {"captions.jsonl", "found.jsonl", "tagged.csv", "captions", "events.jsonl"} <= made
+    assert {"data-000000.tar", "rows.jsonl"} <= made
     assert (place / "pics" / "a.txt").read_text().startswith("Describe the image. ")
     assert (place / "captions" / "a.caption").read_text().startswith("sks, Describe")
     assert "Tags: x. Describe a.png." in (place / "tagged.csv").read_text()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mlxq_producer.pipeline.sinks import COLUMNS
+from mlxq_producer.pipeline.sources import Sources
 
 SHORT = os.environ.get("MLXQ_TEST_SHORT") == "1"
 
@@ -96,6 +97,53 @@ def killed_and_rerun(
 def test_killed_three_times_each_picture_is_written_once(environment, worker, tmp_path):
     worker.pause = 0.004
     killed_and_rerun(environment, tmp_path, worker, 200, "--window", "16")
+
+
+def test_archives_of_a_killed_run_are_kept_and_the_rest_is_written(environment, worker, tmp_path):
+    folder, out = tmp_path / "pics", tmp_path / "out-%04d.tar"
+    make_pictures(folder, 200)
+    worker.pause = 0.004
+    words = (folder, "--prompt", "x", "-o", out, "--tar-items", "20", "--window", "16")
+    kept: dict[Path, tuple[int, bytes]] = {}
+
+    def begun(complete: int) -> bool:
+        """So many archives are complete, and the next has some samples."""
+        if len(archives(tmp_path)) < complete:
+            return False
+        try:
+            return any(path.stat().st_size > 15_000 for path in tmp_path.glob(".out-*"))
+        except FileNotFoundError:  # it was completed just now
+            return False
+
+    for target in (2, 5):
+        with start(environment, *words) as process:
+            until(lambda: begun(target) or process.poll() is not None)  # noqa: B023
+            process.kill()
+            process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        now = archives(tmp_path)
+        assert target <= len(now) < 10
+        assert kept.items() <= now.items()
+        kept = now
+    # As if it had been killed while it made an archive anew.
+    (tmp_path / ".out-0042.tar.mlxq-tmp").write_bytes(b"half a header")
+    with start(environment, *words) as process:
+        _, error = process.communicate(timeout=120)
+    assert process.returncode == 3, error
+    every = archives(tmp_path)
+    assert kept.items() <= every.items()
+    assert [path.name for path in sorted(every)] == [f"out-{n:04}.tar" for n in range(10)]
+    assert not list(tmp_path.glob(".out-*"))
+    found = [item for path in sorted(every) for item in Sources([str(path)]).items()]
+    whole = {str(p): p.read_bytes() for p in folder.rglob("*.png") if p.read_bytes() != b"broken"}
+    assert len(found) == len(whole) == 198
+    assert {item.values["source"]: item.media for item in found} == whole
+    assert len(worker.jobs) == len({path.read_bytes() for path in folder.rglob("*.png")})
+
+
+def archives(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Complete archives, by what is another if one was written again."""
+    return {path: (path.stat().st_ino, path.read_bytes()) for path in folder.glob("out-*.tar")}
 
 
 @pytest.mark.slow

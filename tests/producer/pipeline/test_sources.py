@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import tarfile
 from pathlib import Path
 
@@ -113,6 +114,23 @@ def test_archives(tmp_path):
     (tmp_path / "cut.tar").write_bytes((tmp_path / "data.tar").read_bytes()[:1200])
     with pytest.raises(ConfigError, match="no tar file"):
         names(tmp_path / "cut.tar")
+
+
+@pytest.mark.parametrize("name", ["data.tar.gz", "data.TGZ", "packed.tar"])
+def test_archives_that_are_packed(tmp_path, name):
+    data = random.Random(1).randbytes(5000)
+    with tarfile.open(tmp_path / name, "w:gz") as archive:
+        info = tarfile.TarInfo("x/1.avif")
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    [item] = Sources([str(tmp_path / "*.[tT]*")]).items()
+    assert (item.name, item.media) == (f"{tmp_path / name}!x/1", data)
+    packed = (tmp_path / name).read_bytes()
+    wrong = bytes([packed[-6] ^ 1])  # of the checksum
+    for broken in (packed[:2000], packed[:-9], packed[:-6] + wrong + packed[-5:]):
+        (tmp_path / name).write_bytes(broken)
+        with pytest.raises(ConfigError, match="no tar file"):
+            names(tmp_path / name)
 
 
 def test_a_dataset_on_disk(tmp_path):

@@ -117,6 +117,8 @@ def test_stop_cancel_and_delete_reach_the_mlxq_job(
     assert cancelled.get_status() == JobStatus.CANCELED
     assert not Job.exists(deleted.id, rq_client)
     assert other.get_status() == JobStatus.STARTED
+    [worker] = Intake.all(rq_client, serializer="json")
+    assert [execution.job_id for execution in worker.get_current_executions()] == [other.id]
     send_stop_job_command(rq_client, other.id, serializer="json")
     eventually(lambda: open_runs(rq_client, queue) == 0, running.log)
 

@@ -63,6 +63,11 @@ class DecodeBatch:
         """Bytes of the caches."""
         return sum(int(cache.nbytes) for cache in self._cache)
 
+    @property
+    def growth(self) -> int:
+        """Bytes by which the next step enlarges the caches: a page, where a layer is full."""
+        return sum(caches.growth(cache) for cache in self._cache)
+
     def join(self, newcomers: Sequence[Row]) -> None:
         """Add rows whose whole prompt but its last token is in their own caches."""
         if not newcomers:

@@ -45,6 +45,11 @@ class Cohorts:
         return sum(batch.nbytes for batch in self._batches)
 
     @property
+    def growth(self) -> int:
+        """Bytes by which the next step enlarges the caches."""
+        return sum(batch.growth for batch in self._batches)
+
+    @property
     def sizes(self) -> list[int]:
         """Rows of each batch."""
         return [len(batch) for batch in self._batches]

@@ -209,13 +209,17 @@ class BatchGenerator:
     def _cache_bytes(self) -> int:
         return self._decoding.nbytes + sum(row.nbytes for row in self._prefilling)
 
+    def _next_bytes(self) -> int:
+        """Bytes of the rows' caches after the next step."""
+        return self._cache_bytes() + self._decoding.growth
+
     def _preempt(self) -> None:
         """While the rows are over the limit: caches shrink, then the youngest rows go back."""
-        over = self._cache_bytes() + self._recall.nbytes - self._max_cache_bytes
-        if self._max_cache_bytes and over > 0:
-            self._recall.make_room(over)
-        while self._max_cache_bytes and len(self._decoding) > 1:
-            if self._cache_bytes() <= self._max_cache_bytes:
+        if not self._max_cache_bytes:
+            return
+        self._recall.make_room(self._next_bytes() + self._recall.nbytes - self._max_cache_bytes)
+        while len(self._decoding) > 1:
+            if self._next_bytes() <= self._max_cache_bytes:
                 return
             youngest = max(self._decoding, key=lambda row: row.uid)
             self._decoding.remove([youngest])
@@ -232,7 +236,11 @@ class BatchGenerator:
         if not self._max_cache_bytes:
             return True
         promised = sum(_promised(row) for row in (*self._prefilling, row))
-        need = self._decoding.nbytes + int(promised * self._prefill.bytes_per_token)
+        need = (
+            self._decoding.nbytes
+            + self._decoding.growth
+            + int(promised * self._prefill.bytes_per_token)
+        )
         if need > self._max_cache_bytes:
             return False
         self._recall.make_room(need + self._recall.nbytes - self._max_cache_bytes)

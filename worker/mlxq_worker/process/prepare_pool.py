@@ -179,6 +179,6 @@ def decode(claim: Claim, names: frozenset[str]) -> Job:
     if job.model is not None and job.model not in names:
         raise UnknownModel(
             f"job {job.id} asks for model {job.model[:200]!r}; this worker serves "
-            f"{', '.join(sorted(names)[:5])}"
+            f"{', '.join(sorted(names)[:5])}: name that, or leave model out"
         )
     return job

@@ -15,6 +15,11 @@ SLACK = 4096
 """Padding, in tokens, that is always allowed: below it one batch beats two."""
 
 
+def most_tokens(lengths: Sequence[int]) -> int:
+    """Tokens that caches of rows of these lengths take at most, padding included."""
+    return min(len(lengths) * max(lengths), sum(lengths) + sum(lengths) // 2 + SLACK)
+
+
 class Cohorts:
     """All decoding rows.
 

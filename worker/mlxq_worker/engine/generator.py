@@ -13,7 +13,7 @@ from mlxq_schemas import FinishReason
 from mlxq_schemas.errors import GenerationFailed, InvalidJob, MlxqError
 from mlxq_worker.cache.caches import Caches
 from mlxq_worker.engine.batch import Step
-from mlxq_worker.engine.cohorts import Cohorts
+from mlxq_worker.engine.cohorts import Cohorts, most_tokens
 from mlxq_worker.engine.prefill import PAGE, Prefill, PrefillPlan
 from mlxq_worker.engine.recall import Recall
 from mlxq_worker.engine.request import Request, Response
@@ -235,12 +235,8 @@ class BatchGenerator:
             return False
         if not self._max_cache_bytes:
             return True
-        promised = sum(_promised(row) for row in (*self._prefilling, row))
-        need = (
-            self._decoding.nbytes
-            + self._decoding.growth
-            + int(promised * self._prefill.bytes_per_token)
-        )
+        tokens = [_promised(row) for row in (*self._decoding, *self._prefilling, row)]
+        need = int(most_tokens(tokens) * self._prefill.bytes_per_token)
         if need > self._max_cache_bytes:
             return False
         self._recall.make_room(need + self._recall.nbytes - self._max_cache_bytes)
@@ -313,9 +309,9 @@ class BatchGenerator:
 
 
 def _promised(row: Row) -> int:
-    """Tokens that a row's cache will have room for: prompt and growth, in whole pages."""
-    tokens = len(row.ids) + min(row.max_tokens - len(row.tokens), GROWTH)
-    return -(-tokens // PAGE) * PAGE
+    """Tokens that a row's cache will have room for: merged exactly, it then grows by pages."""
+    growth = min(row.max_tokens - len(row.tokens), GROWTH)
+    return len(row.ids) + -(-growth // PAGE) * PAGE
 
 
 def _default_eos(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -31,7 +31,9 @@ class FeatureCache:
         """Names of the prompt's pictures, in order."""
         if not prepared.images or not self.store.on:
             return []
-        _, names = owners(prepared, self._media_tokens)
+        return self._keys(owners(prepared, self._media_tokens)[1])
+
+    def _keys(self, names: Sequence[bytes]) -> list[bytes]:
         return [hashlib.sha256(b"vision" + self._start + name).digest() for name in names]
 
     def find(self, keys: Sequence[bytes]) -> Vision | None:
@@ -46,11 +48,11 @@ class FeatureCache:
 
     def keep(self, prepared: Prepared, vision: Vision) -> None:
         """Store what the encoder gave for a prompt's pictures."""
-        if vision.features is None:
+        if vision.features is None or not self.store.on:
             return
-        keys = self.keys(prepared)
+        whose, names = owners(prepared, self._media_tokens)
+        keys = self._keys(names)
         self.store.counts["misses"] += len(keys)
-        whose, _ = owners(prepared, self._media_tokens)
         whose = whose[whose >= 0]
         blocks: list[Block] = []
         for n, key in enumerate(keys):

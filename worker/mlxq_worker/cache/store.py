@@ -97,10 +97,6 @@ class BlockStore:
             self.counts["evicted"] += 1
             self.counts["evicted_bytes"] += block.nbytes
 
-    def clear(self) -> None:
-        """Drop everything from memory."""
-        self.shrink_to(0)
-
 
 def evaluate(blocks: Sequence[Block]) -> None:
     """Have the blocks' arrays computed, so that no graph and no larger array lives on in them."""

@@ -17,7 +17,12 @@ SLACK = 4096
 
 def most_tokens(lengths: Sequence[int]) -> int:
     """Tokens that caches of rows of these lengths take at most, padding included."""
-    return min(len(lengths) * max(lengths), sum(lengths) + sum(lengths) // 2 + SLACK)
+    return min(len(lengths) * max(lengths), sum(lengths) + most_padding(lengths))
+
+
+def most_padding(lengths: Sequence[int]) -> int:
+    """Tokens of padding that a batch of rows of these lengths may have."""
+    return sum(lengths) // 2 + SLACK
 
 
 class Cohorts:
@@ -77,7 +82,7 @@ class Cohorts:
             joining = chosen.get(id(batch), (batch, []))[1]
             lengths = [other.fed for other in (*batch.rows, *joining)] + [row.fed]
             padding = len(lengths) * max(lengths) - sum(lengths)
-            if padding <= sum(lengths) // 2 + SLACK and (best is None or padding < best[0]):
+            if padding <= most_padding(lengths) and (best is None or padding < best[0]):
                 best = (padding, batch)
         if best is not None:
             return best[1]

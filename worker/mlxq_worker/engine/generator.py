@@ -163,7 +163,7 @@ class BatchGenerator:
         """(tokens fed, tokens in all) of a request in prefill; None if it is not there."""
         for row in self._prefilling:
             if row.request_id == request_id:
-                return row.fed, len(row.ids)
+                return row.fed, row.length
         return None
 
     def close(self) -> list[Response]:
@@ -311,7 +311,7 @@ class BatchGenerator:
 def _promised(row: Row) -> int:
     """Tokens that a row's cache will have room for: merged exactly, it then grows by pages."""
     growth = min(row.max_tokens - len(row.tokens), GROWTH)
-    return len(row.ids) + -(-growth // PAGE) * PAGE
+    return row.length + -(-growth // PAGE) * PAGE
 
 
 def _default_eos(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -142,4 +142,4 @@ class Prefill:
     @staticmethod
     def done(row: Row) -> bool:
         """True when only the last token is left to feed."""
-        return row.filling is not None and row.fed == len(row.ids) - 1
+        return row.filling is not None and row.fed == row.length - 1

@@ -50,7 +50,7 @@ class Recall:
         caches = self._caches
         keys = caches.prefixes.keys(prepared, row.ids)
         # The last token is always fed: the first step of decode needs its logits.
-        known = Known(keys[: (len(row.ids) - 1) // BLOCK], caches.features.keys(prepared))
+        known = Known(keys[: (row.length - 1) // BLOCK], caches.features.keys(prepared))
         prefixes, features = caches.prefixes.store, caches.features.store
         for store, future in (
             (prefixes, caches.fetch_prefix(known.keys)),
@@ -103,9 +103,9 @@ class Recall:
             self._caches.prefixes.layout.moving and row.prepared and row.known and row.known.keys
         ):
             return end
-        last = min(row.prepared.stable or len(row.prompt), len(row.ids) - 1) // BLOCK * BLOCK
+        last = min(row.prepared.stable or len(row.prompt), row.length - 1) // BLOCK * BLOCK
         border = last if start < last <= end else end - end % BLOCK
-        if border <= start or border < unsplit or (end == len(row.ids) - 1 and border != last):
+        if border <= start or border < unsplit or (end == row.length - 1 and border != last):
             return end
         return border
 

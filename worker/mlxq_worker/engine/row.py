@@ -90,6 +90,11 @@ class Row:
         return [*self.prompt, *self.tokens]
 
     @property
+    def length(self) -> int:
+        """How many tokens are known; unlike ``len(row.ids)`` it builds no list."""
+        return len(self.prompt) + len(self.tokens)
+
+    @property
     def prompt(self) -> list[int]:
         """The prompt's token ids; empty until it is prepared."""
         return self.prepared.ids if self.prepared else []
@@ -103,7 +108,7 @@ class Row:
     def left(self) -> int:
         """Tokens to feed yet, as far as is known before the row begins."""
         taken = self.known.prefix.tokens if self.known and self.filling is None else self.fed
-        return len(self.prompt) + len(self.tokens) - taken
+        return self.length - taken
 
     def restart(self, suspicion: int | None = None) -> None:
         """Forget the caches: what is known is prefilled again; generation goes on from there."""

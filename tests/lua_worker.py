@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import redis
@@ -25,12 +24,15 @@ from mlxq_schemas import (
     Started,
     Token,
 )
+from mlxq_schemas.keys import Priority
 from mlxq_schemas.scripts import ScriptName, script
 from mlxq_schemas.wire import decode_event, decode_result, encode_event, encode_job
 
 TTL = 60
 DEAD_TTL = 600
 IDLE_MS = 30 * 24 * 3600 * 1000
+
+How = Literal["new", "again", "over"]
 
 
 @dataclass
@@ -55,9 +57,8 @@ class LuaWorker:
         k = self.keys
         stored = [k.job(job.id), k.events(job.id), k.jobs(job.priority), *k.all_jobs()]
         stored += [k.result(job.id), k.delayed]
-        queued, now = encode_event(Queued(job=job.id)), time.time()
-        channel = k.tokens(job.id)
-        args = (job.id, encode_job(job), job.digest(), queued, channel, now, max_depth)
+        queued = encode_event(Queued(job=job.id))
+        args = (job.id, encode_job(job), job.digest(), queued, k.tokens(job.id), max_depth)
         return self.run("submit", stored, *args, job.not_before or 0)
 
     def cancel(self, job_id: str) -> bytes:
@@ -65,14 +66,14 @@ class LuaWorker:
         stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.results, k.control]
         event = encode_event(Cancelled(job=job_id))
         result = encode_event(Result(job=job_id, type="cancelled"))
-        args = (job_id, GROUP, event, result, k.tokens(job_id), time.time(), TTL)
-        return self.run("cancel", [*stored, k.delayed, *k.all_jobs()], *args)
+        args = (job_id, GROUP, event, result, k.tokens(job_id), TTL, TTL)
+        return self.run("cancel", [*stored, k.delayed, k.stray(job_id), *k.all_jobs()], *args)
 
     def revive(self, job_id: str, row: bytes) -> bytes:
         k = self.keys
         stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.dead, *k.all_jobs()]
         event = encode_event(Retrying(job=job_id, code="revived", message="", restart=True))
-        return self.run("revive", stored, job_id, row, event, k.tokens(job_id), time.time())
+        return self.run("revive", stored, job_id, row, event, k.tokens(job_id))
 
     def forget(self, job_id: str, row: bytes) -> int:
         k = self.keys
@@ -80,9 +81,9 @@ class LuaWorker:
 
     # The worker's side
 
-    def read(self, count: int = 1) -> list[tuple[bytes, str]]:
-        """(entry, job id) of new entries in the normal stream."""
-        stream = self.keys.jobs()
+    def read(self, count: int = 1, priority: Priority = "normal") -> list[tuple[bytes, str]]:
+        """(entry, job id) of new entries in one stream."""
+        stream = self.keys.jobs(priority)
         with suppress(redis.ResponseError):  # BUSYGROUP: it is there
             self.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
         found: Any = self.client.xreadgroup(GROUP, self.name, {stream: ">"}, count=count)
@@ -90,10 +91,13 @@ class LuaWorker:
         flat = [row for part in rows for row in (part[0] if isinstance(found, dict) else part)]
         return [(entry, fields[b"id"].decode()) for entry, fields in flat]
 
-    def claim(self, job_id: str, entry: bytes, *, taken_over: bool = False) -> list[Any]:
+    def claim(
+        self, job_id: str, entry: bytes, how: How = "new", priority: Priority = "normal"
+    ) -> list[Any]:
         k = self.keys
-        args = (job_id, self.name, entry, GROUP, time.time(), int(taken_over))
-        return self.run("claim", [k.job(job_id), k.events(job_id), k.jobs()], *args)
+        stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.stray(job_id), k.dead]
+        args = (job_id, self.name, k.jobs(priority), entry, GROUP, how, TTL, DEAD_TTL)
+        return self.run("claim", [*stored, *k.all_jobs()], *args)
 
     def append(self, job_id: str, epoch: int, *events: BaseEvent) -> int:
         k = self.keys
@@ -109,39 +113,55 @@ class LuaWorker:
         text: str = "",
         code: str = "",
         event: BaseEvent | None = None,
+        priority: Priority = "normal",
     ) -> int:
         """End a job as finished, as failed if there is a ``code``, or by another ``event``."""
         k = self.keys
-        stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.results, k.dead, k.jobs()]
+        stored = [k.job(job_id), k.events(job_id), k.result(job_id), k.results, k.dead]
+        stored.append(k.jobs(priority))
         if code:
             event = Failed(job=job_id, code=code, message="why")
         event = event or Finished(job=job_id, reason="stop", text=text)
         result = Result.model_validate({**event.model_dump(), "text": text})
         args = (epoch, job_id, result.type, encode_event(event), encode_event(result))
-        times = (k.tokens(job_id), time.time(), TTL, GROUP, entry)
+        times = (k.tokens(job_id), TTL, GROUP, entry)
         return self.run("finish", stored, *args, *times, code, "why" if code else "", DEAD_TTL)
 
     def retry(
-        self, job_id: str, epoch: int, entry: bytes, *events: BaseEvent, due: float = 0.0
+        self,
+        job_id: str,
+        epoch: int,
+        entry: bytes,
+        *events: BaseEvent,
+        due: float = 0.0,
+        priority: Priority = "normal",
     ) -> int:
         k = self.keys
         event = encode_event(Retrying(job=job_id, code="media_fetch_failed", message="why"))
-        stored = [k.job(job_id), k.events(job_id), k.jobs(), k.delayed]
+        stored = [k.job(job_id), k.events(job_id), k.jobs(priority), k.delayed]
         args = (epoch, job_id, k.tokens(job_id), event, due, GROUP, entry, 1)
         return self.run("retry", stored, *args, *map(encode_event, events))
 
-    def promote(self, job_id: str, now: float | None = None) -> int:
+    def promote(self, job_id: str) -> int:
         k = self.keys
-        now = time.time() if now is None else now
-        return self.run("promote", [k.job(job_id), k.delayed, *k.all_jobs()], job_id, now)
+        return self.run("promote", [k.job(job_id), k.delayed, *k.all_jobs()], job_id)
+
+    def come_due(self, job_id: str) -> None:
+        """Let the time of a delayed job come."""
+        self.client.zadd(self.keys.delayed, {job_id: 1.0}, xx=True)
+
+    def beat(self, lease: float) -> int:
+        return self.run("beat", [self.keys.beats], lease)
 
     def begin(self, job_id: str, epoch: int) -> int:
         return self.run("begin", [self.keys.job(job_id)], epoch)
 
-    def hand_back(self, job_id: str, epoch: int, entry: bytes) -> int:
+    def hand_back(
+        self, job_id: str, epoch: int, entry: bytes, priority: Priority = "normal"
+    ) -> int:
         k = self.keys
         args = (epoch, GROUP, self.name, entry, IDLE_MS)
-        return self.run("hand_back", [k.job(job_id), k.jobs()], *args)
+        return self.run("hand_back", [k.job(job_id), k.jobs(priority)], *args)
 
     def renew(self, *entries: bytes) -> list[bytes]:
         return self.run("renew", [self.keys.jobs()], GROUP, self.name, *entries)

@@ -116,6 +116,10 @@ class AsyncProducer(BaseProducer):
         """See :meth:`Producer.drop_dead`."""
         return await self._run(self._drop_dead(ids, code, older_than))
 
+    async def now(self) -> float:
+        """The server's time, in unix seconds: what ``not_before`` and ``deadline`` are told by."""
+        return await self._run(self._now())
+
     async def status(self) -> QueueStatus:
         """See :meth:`Producer.status`."""
         return await self._run(self._status())

@@ -9,7 +9,7 @@ from mlxq_producer.following import Follower
 from mlxq_producer.operations import CancelOutcome, Operations
 from mlxq_producer.pipeline.window import Window
 from mlxq_producer.queue_status import QueueStatus, queue_status
-from mlxq_producer.steps import Steps
+from mlxq_producer.steps import Steps, server_time
 from mlxq_producer.submission import JobLike
 from mlxq_producer.submitting import Submitter
 from mlxq_schemas import Job, Keys, Result
@@ -95,6 +95,9 @@ class BaseProducer:
         self, ids: Ids, code: str | None, older_than: float | None
     ) -> Steps[list[DeadLetter]]:
         return drop_dead(self.keys, choice(ids, code, older_than))
+
+    def _now(self) -> Steps[float]:
+        return server_time()
 
     def _status(self) -> Steps[QueueStatus]:
         return queue_status(self.keys)

@@ -167,6 +167,10 @@ class Producer(BaseProducer):
         """Drop dead letters, chosen as by :meth:`dead`, with all that is kept of their jobs."""
         return self._run(self._drop_dead(ids, code, older_than))
 
+    def now(self) -> float:
+        """The server's time, in unix seconds: what ``not_before`` and ``deadline`` are told by."""
+        return self._run(self._now())
+
     def status(self) -> QueueStatus:
         """Counts of the queue, and its live workers."""
         return self._run(self._status())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from mlxq_producer.steps import Command, Steps, checked, run_script
+from mlxq_producer.steps import Command, Steps, checked, run_script, server_time
 from mlxq_schemas import Keys, Retrying
 from mlxq_schemas.errors import InvalidJob
 from mlxq_schemas.keys import check_name
@@ -55,7 +54,7 @@ class Choice:
 
 def dead_letters(keys: Keys, choice: Choice) -> Steps[list[DeadLetter]]:
     """The chosen letters, the oldest first."""
-    now = time.time()
+    now = yield from server_time()
     found: list[DeadLetter] = []
     after = "-"
     while True:
@@ -93,7 +92,7 @@ def _revive(keys: Keys, letter: DeadLetter) -> Command:
         job=letter.id, code="revived", message=f"sent again after: {letter.code}", restart=True
     )
     names = [keys.job(letter.id), keys.events(letter.id), keys.result(letter.id), keys.dead]
-    args = [letter.id, letter.row, encode_event(event), keys.tokens(letter.id), time.time()]
+    args = [letter.id, letter.row, encode_event(event), keys.tokens(letter.id)]
     return run_script("revive", [*names, *keys.all_jobs()], args)
 
 

@@ -30,10 +30,14 @@ PAGE: Final = 500
 
 @dataclass
 class Cursor:
-    """Where the reader of one job stands; ``due`` (monotonic seconds) is its next poll."""
+    """Where the reader of one job stands; ``due`` (monotonic seconds) is its next poll.
+
+    ``life`` tells the job from a later one of the same id, once the server has told it.
+    """
 
     job_id: str
     next_seq: int = 0
+    life: bytes | None = None
     known: bool = False
     due: float = 0.0
     interval: float = POLL_SECONDS
@@ -114,7 +118,11 @@ class Follower:
     def _receive(self, event: Event) -> Steps[None]:
         """Take a live event if it is the next of its job; a gap makes the stream due."""
         cursor = self._open.get(event.job)
-        if cursor is None or event.seq < cursor.next_seq:
+        if cursor is None:
+            return
+        if event.seq < cursor.next_seq:
+            if event.seq == 0:  # seen already, or another job under this id
+                cursor.due = self._next_due = 0.0
             return
         cursor.heard(time.monotonic())
         if event.seq == cursor.next_seq:
@@ -133,7 +141,8 @@ class Follower:
         replies = yield from checked(*(c for cursor in cursors for c in self._look(cursor)))
         silent: list[tuple[Cursor, bool, bool]] = []
         for i, cursor in enumerate(cursors):
-            exists, state, entries = replies[3 * i : 3 * i + 3]
+            exists, (state, life), entries = replies[3 * i : 3 * i + 3]
+            self._recognise(cursor, life)
             if entries:
                 cursor.heard(time.monotonic())
             for event in _events(entries):
@@ -149,13 +158,21 @@ class Follower:
                 silent.append((cursor, bool(exists), ended))
         yield from self._judge(silent)
 
+    def _recognise(self, cursor: Cursor, life: bytes | None) -> None:
+        if cursor.life is not None and life not in (None, cursor.life):
+            raise Expired(
+                f"another job was submitted under the id {cursor.job_id}; "
+                "the one that was followed is gone: follow it anew"
+            )
+        cursor.life = cursor.life or life
+
     def _look(self, cursor: Cursor) -> list[Command]:
         # In this order: a job that had ended before its stream is read shows its last event there.
         job, events = self._keys.job(cursor.job_id), self._keys.events(cursor.job_id)
         first = f"{cursor.next_seq + 1}-0"
         return [
             ("EXISTS", job),
-            ("HGET", job, "state"),
+            ("HMGET", job, "state", "life"),
             ("XRANGE", events, first, "+", "COUNT", PAGE),
         ]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from mlxq_producer.following import Follower, unknown_job
 from mlxq_producer.steps import Steps, checked, run_script
@@ -13,6 +12,9 @@ from mlxq_schemas.errors import Expired, WaitTimeout
 from mlxq_schemas.events import TERMINAL_TYPES
 from mlxq_schemas.keys import check_name
 from mlxq_schemas.wire import decode_result, encode_event
+
+STRAY_TTL: Final = 30 * 86400
+"""Seconds for which the entry of a cancelled job, pushed by hand, may wait to be dropped."""
 
 CancelOutcome = Literal["cancelled", "asked", "ended"]
 
@@ -56,10 +58,9 @@ class Operations:
         names = [keys.job(job_id), keys.events(job_id), keys.result(job_id), keys.results]
         event = encode_event(Cancelled(job=job_id))
         result = encode_event(Result(job=job_id, type="cancelled"))
-        args = [job_id, GROUP, event, result, keys.tokens(job_id), time.time(), self.result_ttl]
-        [reply] = yield from checked(
-            run_script("cancel", [*names, keys.control, keys.delayed, *keys.all_jobs()], args)
-        )
+        names += [keys.control, keys.delayed, keys.stray(job_id), *keys.all_jobs()]
+        args = [job_id, GROUP, event, result, keys.tokens(job_id), self.result_ttl, STRAY_TTL]
+        [reply] = yield from checked(run_script("cancel", names, args))
         match reply:
             case b"cancelled":
                 return "cancelled"

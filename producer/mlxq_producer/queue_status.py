@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from mlxq_producer.steps import Command, Steps, call, checked, refusal
 from mlxq_schemas import GROUP, PRIORITIES, Keys, Priority
+from mlxq_schemas.clock import seconds_of
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ def queue_status(keys: Keys) -> Steps[QueueStatus]:
     """Read the status in three round trips, none of them long."""
     streams = keys.all_jobs()
     count = len(streams)
-    (seconds, micros), dead, delayed, *depths = yield from checked(
+    time, dead, delayed, *depths = yield from checked(
         ("TIME",), ("XLEN", keys.dead), ("ZCARD", keys.delayed), *(("XLEN", s) for s in streams)
     )
-    now = seconds + micros / 1e6
+    now = seconds_of(time)
     groups = yield from call(*(("XINFO GROUPS", stream) for stream in streams))
     delivered = [_group(reply) for reply in groups]
     names, *first = yield from checked(

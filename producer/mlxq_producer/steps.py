@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError
 
 from mlxq_schemas import Event
+from mlxq_schemas.clock import seconds_of
 from mlxq_schemas.errors import MlxqError, QueueError, QueueUnavailable, RedisFull
 from mlxq_schemas.scripts import Command, run_script, script_of
 
@@ -33,6 +34,7 @@ __all__ = [
     "refusal",
     "resume",
     "run_script",
+    "server_time",
 ]
 
 
@@ -103,6 +105,12 @@ def checked(*commands: Command) -> Steps[list[Any]]:
         if isinstance(reply, Exception):
             raise refusal(reply) from reply
     return replies
+
+
+def server_time() -> Steps[float]:
+    """Unix seconds by the server's clock, which all times of a queue are told by."""
+    [reply] = yield from checked(("TIME",))
+    return seconds_of(reply)
 
 
 def refusal(reply: Exception) -> MlxqError:

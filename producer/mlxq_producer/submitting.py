@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -139,7 +138,7 @@ class Submitter:
         names = [keys.job(job.id), keys.events(job.id), keys.jobs(job.priority)]
         names += [*keys.all_jobs(), keys.result(job.id), keys.delayed]
         queued = encode_event(Queued(job=job.id))
-        args = [job.id, item.spec, item.digest, queued, keys.tokens(job.id), time.time()]
+        args = [job.id, item.spec, item.digest, queued, keys.tokens(job.id)]
         return run_script("submit", names, [*args, self.max_depth, job.not_before or 0])
 
     def _outcome(self, item: Submission, reply: Any) -> str | MlxqError:

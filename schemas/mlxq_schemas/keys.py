@@ -58,7 +58,7 @@ class Keys:
         return [self.jobs(priority) for priority in PRIORITIES]
 
     def job(self, job_id: str) -> str:
-        """Hash: spec, state, attempt, deaths, errors, epoch, seq, times."""
+        """Hash: spec, state, life, attempt, deaths, errors, epoch, seq, times."""
         return f"{self.prefix}:job:{job_id}"
 
     def blob(self, sha256: str) -> str:
@@ -100,6 +100,15 @@ class Keys:
         """Stream with TTL: the lines of a detached batch; entry ``N-0`` is line ``N``."""
         return f"{self.prefix}:batch:{batch_id}:lines"
 
+    def stray(self, job_id: str) -> str:
+        """String with TTL: an entry of this id, pushed by hand, outlives its cancelled job."""
+        return f"{self.prefix}:stray:{job_id}"
+
+    @property
+    def beats(self) -> str:
+        """Hash with TTL: when the server was seen by those who renew leases."""
+        return f"{self.prefix}:beats"
+
     @property
     def sweeper(self) -> str:
         """String with TTL: the worker that looks for jobs of dead workers just now."""
@@ -107,7 +116,7 @@ class Keys:
 
     @property
     def control(self) -> str:
-        """Pub/sub channel: cancel, drain."""
+        """Pub/sub channel: ``cancel <id> <life>``, ``reclaim``."""
         return f"{self.prefix}:control"
 
     @property

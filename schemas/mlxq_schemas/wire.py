@@ -20,8 +20,9 @@ VERSION: Final = 1
 MAX_JOB_BYTES: Final = 32 * 1024 * 1024
 """Largest encoded job; larger media belong in blobs, files or URLs."""
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
-MAX_EVENT_FIELDS: Final = 14
-"""The server adds ``seq`` to an event by rewriting its one-byte map header (15 fields at most)."""
+MAX_EVENT_FIELDS: Final = 13
+"""The server adds ``t`` and ``seq`` to an event by rewriting its one-byte map header (15 fields at
+most)."""
 
 
 def pack(value: dict[str, Any]) -> bytes:
@@ -89,12 +90,16 @@ def parse_job(value: dict[str, Any]) -> Job:
 
 
 def encode_event(event: BaseEvent) -> bytes:
-    """Msgpack bytes of an event or result that the server has not numbered yet: no ``seq``."""
+    """Msgpack bytes of an event or result; of one that was not sent yet without ``t`` and ``seq``,
+    which are the server's to give.
+    """
     fields = event.model_dump(mode="json", exclude_none=True)
     if fields.get("seq") == UNSENT:
-        del fields["seq"]
+        del fields["seq"], fields["t"]
     if len(fields) > MAX_EVENT_FIELDS:
-        raise BadMessage(f"an event of job {event.job} has {len(fields)} fields; at most 14 fit")
+        raise BadMessage(
+            f"an event of job {event.job} has {len(fields)} fields; at most {MAX_EVENT_FIELDS} fit"
+        )
     return pack(fields)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,9 +38,10 @@ class ScriptedWorker:
         raise AssertionError("no job waits")
 
     def _take(self, stream: str, entry: bytes, job_id: str) -> Job:
-        keys = [self.keys.job(job_id), self.keys.events(job_id), stream]
-        args = [job_id, self.name, entry, GROUP, time.time(), "0"]
-        status, epoch, *rest = self.run("claim", keys, args)
+        k = self.keys
+        keys = [k.job(job_id), k.events(job_id), k.result(job_id), k.stray(job_id), k.dead]
+        args = [job_id, self.name, stream, entry, GROUP, "new", TTL, TTL]
+        status, epoch, *rest = self.run("claim", [*keys, *k.all_jobs()], args)
         assert status == b"ok"
         self.entries[job_id] = (stream, entry, epoch)
         job = decode_job(rest[3], job_id)
@@ -88,7 +88,7 @@ class ScriptedWorker:
         names = [keys.job(job_id), keys.events(job_id), keys.result(job_id)]
         names += [keys.results, keys.dead, stream]
         args = [epoch, job_id, end.type, encode_event(end), encode_event(result)]
-        args += [channel or keys.tokens(job_id), time.time(), TTL, GROUP, entry]
+        args += [channel or keys.tokens(job_id), TTL, GROUP, entry]
         assert self.run("finish", names, [*args, code, message, TTL]) == 1
 
     def run(self, name: ScriptName, keys: list[str], args: list[Any]) -> Any:

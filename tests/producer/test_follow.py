@@ -324,3 +324,20 @@ def test_the_async_reader_does_the_same(server, queue, worker, redis_client):
     worker.finish("a", "a b c")
     runner.join(30)
     assert_whole(stories[0], "a b c")
+
+
+def test_another_job_under_the_id_is_not_read_as_its_sequel(producer, worker, redis_client, queue):
+    """Also where its numbers begin above those that were read."""
+    job_id = producer.submit(id="a", prompt="hi")
+    worker.claim()
+    worker.tokens(job_id, "old")
+    reader = Reader(producer.follow(job_id))
+    reader.wait_for(3)
+    redis_client.delete(*redis_client.keys(f"{Keys(queue).prefix}:*"))
+    producer.submit(id="a", prompt="another")
+    worker.claim()
+    worker.tokens(job_id, *"newer")
+    worker.finish(job_id, "newer")
+    with pytest.raises(Expired, match="another job was submitted under the id a"):
+        reader.all()
+    assert_whole(list(producer.follow(job_id)), "newer")

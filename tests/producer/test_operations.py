@@ -64,7 +64,8 @@ def test_cancelling_a_job_that_runs_asks_its_worker(producer, worker, redis_clie
         control.subscribe(Keys(queue).control)
         assert control.get_message(timeout=5)["type"] == "subscribe"
         assert producer.cancel("a") == "asked"
-        assert control.get_message(timeout=5)["data"] == b"cancel a"
+        life = redis_client.hget(Keys(queue).job("a"), "life")
+        assert control.get_message(timeout=5)["data"] == b"cancel a " + life
     worker.finish("a")
     assert producer.cancel("a") == "ended"
 

@@ -37,10 +37,11 @@ def test_shell_lines(redis_client: redis.Redis, queue: str) -> None:
     assert redis_client.execute_command(*add)
     assert redis_client.execute_command(*state) is None
     [(entry, job_id)] = worker.read()
-    spec = worker.claim(job_id, entry)[5]
+    claimed = worker.claim(job_id, entry)
+    epoch, spec = claimed[1], claimed[5]
     assert wire.decode_job(spec, job_id).check().id == "hello-1"
     assert redis_client.execute_command(*state) == b"running"
-    assert worker.finish(job_id, 1, entry, "") == 1
+    assert worker.finish(job_id, epoch, entry, "") == 1
     assert len(redis_client.execute_command(*events)) == 1
     assert redis_client.execute_command(*result)
 

@@ -111,15 +111,17 @@ def test_channel_carries_what_the_stream_keeps(worker: LuaWorker) -> None:
 def test_claim_hands_out_the_job(worker: LuaWorker) -> None:
     worker.submit(job())
     [(entry, _)] = worker.read()
-    _, epoch, attempt, deaths, seq, spec, submitted, cancel, errors = worker.claim("j1", entry)
-    assert (epoch, attempt, deaths, seq, cancel, errors) == (1, 1, 0, 1, b"0", 0)
+    answer = worker.claim("j1", entry)
+    _, epoch, attempt, deaths, seq, spec, submitted, cancel, errors, life = answer
+    assert (attempt, deaths, seq, cancel, errors) == (1, 0, 1, b"0", 0)
+    assert (str(epoch), life.decode()) == (worker.state("j1")["epoch"], worker.state("j1")["life"])
     assert decode_job(spec, "j1") == job()
     assert abs(float(submitted) - time.time()) < 60
 
 
 def test_late_worker_can_neither_publish_nor_finish(worker: LuaWorker, other: LuaWorker) -> None:
     entry, stale = take(worker)
-    epoch = other.claim("j1", entry, taken_over=True)[1]
+    epoch = other.claim("j1", entry, how="over")[1]
     before = worker.events("j1")
     assert worker.append("j1", stale, Token(job="j1", text="late")) == -1
     assert worker.finish("j1", stale, entry, "late") == -1
@@ -153,19 +155,20 @@ def test_entry_of_an_ended_job_is_swept(worker: LuaWorker) -> None:
 def test_entry_without_a_job(worker: LuaWorker) -> None:
     worker.client.xadd(worker.keys.jobs(), {"id": "ghost"})
     [(entry, _)] = worker.read()
-    assert worker.claim("ghost", entry) == [b"missing", 1]
-    assert worker.finish("ghost", 1, entry, code="bad_message") == 1
+    word, epoch, _ = worker.claim("ghost", entry)
+    assert word == b"missing"
+    assert worker.finish("ghost", epoch, entry, code="bad_message") == 1
     assert worker.result("ghost").code == "bad_message"
     assert worker.depth() == 0
 
 
 def test_deaths_count_only_lost_workers(worker: LuaWorker, other: LuaWorker) -> None:
     entry, _ = take(worker)
-    assert other.claim("j1", entry, taken_over=True)[2:4] == [2, 1]
-    epoch = worker.claim("j1", entry, taken_over=True)[1]
+    assert other.claim("j1", entry, how="over")[2:4] == [2, 1]
+    epoch = worker.claim("j1", entry, how="over")[1]
     assert worker.state("j1")["deaths"] == "2"
     assert worker.hand_back("j1", epoch, entry) == 1
-    assert other.claim("j1", entry, taken_over=True)[2:4] == [4, 2]
+    assert other.claim("j1", entry, how="over")[2:4] == [4, 2]
 
 
 # finish
@@ -236,8 +239,8 @@ def test_cancel_of_a_running_job_asks_its_worker(worker: LuaWorker, other: LuaWo
         assert worker.cancel("j1") == b"asked"
         message = control.get_message(timeout=5.0)
         assert message is not None
-        assert message["data"] == b"cancel j1"
-    assert other.claim("j1", entry, taken_over=True)[7] == b"1"
+        assert message["data"] == f"cancel j1 {worker.state('j1')['life']}".encode()
+    assert other.claim("j1", entry, how="over")[7] == b"1"
 
 
 def test_cancel_of_nothing(worker: LuaWorker) -> None:
@@ -272,7 +275,7 @@ def test_job_handed_back_is_free_at_once(worker: LuaWorker, other: LuaWorker) ->
     assert worker.append("j1", epoch, Token(job="j1", text="late")) == -1
     claimed = other.client.xautoclaim(worker.keys.jobs(), GROUP, other.name, 30_000, "0-0")
     assert [found for found, _ in claimed[1]] == [entry]
-    answer = other.claim("j1", entry, taken_over=True)
+    answer = other.claim("j1", entry, how="over")
     assert (answer[0], answer[3]) == (b"ok", 0)
 
 
@@ -281,20 +284,20 @@ def test_job_handed_back_is_free_at_once(worker: LuaWorker, other: LuaWorker) ->
 
 def test_a_job_in_flight_at_two_deaths_must_be_alone(worker: LuaWorker, other: LuaWorker) -> None:
     entry, _ = take(worker)
-    assert other.claim("j1", entry)[0] == b"ok"
-    word, epoch, _, deaths, *_ = worker.claim("j1", entry)
+    assert other.claim("j1", entry, "over")[0] == b"ok"
+    word, epoch, _, deaths, *_ = worker.claim("j1", entry, "over")
     assert (word, deaths) == (b"alone", 2)
-    assert other.claim("j1", entry)[:4:3] == [b"alone", 2]  # it had not begun
+    assert other.claim("j1", entry, "over")[:4:3] == [b"alone", 2]  # it had not begun
     assert worker.begin("j1", epoch) == -1
-    epoch = worker.claim("j1", entry)[1]
+    epoch = worker.claim("j1", entry, "over")[1]
     assert worker.begin("j1", epoch) == 1
-    assert other.claim("j1", entry)[:4:3] == [b"ok", 3]
+    assert other.claim("j1", entry, "over")[:4:3] == [b"ok", 3]
 
 
 def test_claiming_again_after_a_lost_reply_is_no_death(worker: LuaWorker) -> None:
     entry, _ = take(worker)
-    assert worker.claim("j1", entry)[3] == 0
-    assert worker.claim("j1", entry, taken_over=True)[3] == 1  # an earlier process of this name
+    assert worker.claim("j1", entry, "again")[3] == 0
+    assert worker.claim("j1", entry, "over")[3] == 1  # an earlier process of this name
 
 
 # delays and retries
@@ -310,8 +313,9 @@ def test_a_job_before_its_time_is_delayed(worker: LuaWorker) -> None:
         worker.submit(Job(id="j1", prompt="p", not_before=due, priority="low"))[0] == b"duplicate"
     )
     assert worker.promote("j1") == 0
-    assert worker.promote("j1", due + 1) == 1
-    assert worker.promote("j1", due + 1) == 0
+    worker.come_due("j1")
+    assert worker.promote("j1") == 1
+    assert worker.promote("j1") == 0
     assert worker.client.xlen(worker.keys.jobs("low")) == 1
 
 
@@ -335,15 +339,16 @@ def test_a_retry_is_one_step(worker: LuaWorker, other: LuaWorker) -> None:
     assert [e.type for e in worker.events("j1")] == ["queued", "started", "token", "retrying"]
     assert (worker.depth(), worker.state("j1")["state"]) == (0, "delayed")
     assert worker.client.xpending(worker.keys.jobs(), GROUP)["pending"] == 0
-    assert worker.promote("j1", due) == 1
+    worker.come_due("j1")
+    assert worker.promote("j1") == 1
     [(again, _)] = other.read()
-    word, _, attempt, deaths, seq, *_, errors = other.claim("j1", again)
+    word, _, attempt, deaths, seq, *_, errors, _ = other.claim("j1", again)
     assert (word, attempt, deaths, seq, errors) == (b"ok", 2, 0, 4, 1)
 
 
 def test_a_retry_of_a_lost_job_writes_nothing(worker: LuaWorker, other: LuaWorker) -> None:
     entry, epoch = take(worker)
-    other.claim("j1", entry, taken_over=True)
+    other.claim("j1", entry, how="over")
     before = (worker.state("j1"), worker.events("j1"), worker.depth())
     assert worker.retry("j1", epoch, entry) == -1
     assert (worker.state("j1"), worker.events("j1"), worker.depth()) == before
@@ -378,7 +383,8 @@ def test_cancel_of_a_delayed_job_ends_it(worker: LuaWorker) -> None:
     worker.retry("j1", epoch, entry, due=time.time() + 3600)
     for name in ("new", "j1"):
         assert worker.cancel(name) == b"cancelled"
-        assert worker.promote(name, time.time() + 9999) == 0
+        worker.come_due(name)
+        assert worker.promote(name) == 0
         assert worker.result(name).type == "cancelled"
     assert not worker.client.exists(worker.keys.delayed)
 
@@ -404,8 +410,8 @@ def test_a_dead_job_lives_again(worker: LuaWorker) -> None:
     assert worker.client.ttl(worker.keys.job("j1")) == worker.client.ttl(worker.keys.events("j1"))
     assert worker.client.ttl(worker.keys.job("j1")) == -1
     [(entry, _)] = worker.read()
-    word, epoch, attempt, deaths, seq, _, _, cancel, errors = worker.claim("j1", entry)
-    assert (word, epoch, attempt, deaths, seq) == (b"ok", 2, 1, 0, 4)
+    word, epoch, attempt, deaths, seq, _, _, cancel, errors, _ = worker.claim("j1", entry)
+    assert (word, attempt, deaths, seq) == (b"ok", 1, 0, 4)
     assert (cancel, errors) == (b"0", 0)
     assert worker.finish("j1", epoch, entry, "new") == 1
     types = [event.type for event in worker.events("j1")]

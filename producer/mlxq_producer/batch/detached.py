@@ -41,7 +41,7 @@ from mlxq_producer.batch.rows import (
 )
 from mlxq_producer.batch.sending import patiently, send
 from mlxq_producer.client import Producer
-from mlxq_producer.steps import Steps
+from mlxq_producer.steps import Steps, server_time
 from mlxq_producer.sync_runner import Runner
 from mlxq_schemas import Priority
 from mlxq_schemas.errors import ConfigError, UnknownJob, WaitTimeout
@@ -78,7 +78,8 @@ class DetachedBatches:
         ``batch_id`` goes on with a batch whose submission broke off.
         """
         if batch_id is None:
-            batch = new_batch(source, completion_window, model, priority)
+            now = self._ask(server_time)
+            batch = new_batch(source, completion_window, model, priority, now)
         else:
             batch = self._unfinished(batch_id)
             check_terms(batch, source, model, priority)
@@ -106,7 +107,7 @@ class DetachedBatches:
         batch, wish = self._ask(lambda: load_batch(self._producer.keys, batch_id))
         if batch.ended or batch.output_file_id is not None:
             return batch
-        late = time.time() - batch.expires_at > GRACE_SECONDS
+        late = batch.clock.now() - batch.expires_at > GRACE_SECONDS
         too_late = 0
         counts = batch.request_counts
         counts.total = counts.completed = counts.failed = 0

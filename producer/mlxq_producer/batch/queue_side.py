@@ -10,8 +10,9 @@ from typing import Any
 from mlxq_producer.batch.lines import BadLine
 from mlxq_producer.batch.record import Batch
 from mlxq_producer.batch.rows import Sent
-from mlxq_producer.steps import Command, Steps, call, checked, refusal
+from mlxq_producer.steps import Command, Steps, call, checked, refusal, server_time
 from mlxq_schemas import Keys, Result
+from mlxq_schemas.clock import seconds_of
 from mlxq_schemas.errors import UnknownJob
 from mlxq_schemas.events import TERMINAL_TYPES
 from mlxq_schemas.keys import check_name
@@ -25,8 +26,8 @@ PAGE = 500
 
 def results_from_now() -> Steps[str]:
     """Where in the results stream the rows of jobs begin that end from now on."""
-    [(seconds, micros)] = yield from checked(("TIME",))
-    return f"{int(seconds) * 1000 + int(micros) // 1000}-0"
+    now = yield from server_time()
+    return f"{int(now * 1000)}-0"
 
 
 def ended_since(keys: Keys, cursor: str) -> Steps[tuple[str, list[str]]]:
@@ -65,25 +66,29 @@ def let_go(keys: Keys, ids: Sequence[str]) -> Steps[None]:
 def save_batch(keys: Keys, batch: Batch) -> Steps[bool]:
     """Keep the batch object on the server; returns whether somebody asks to cancel the batch."""
     key = keys.batch(batch.id)
-    _, _, cancel = yield from checked(
+    _, _, cancel, time = yield from checked(
         ("HSET", key, "batch", batch.model_dump_json(exclude_none=True)),
         ("EXPIRE", key, batch.ttl),
         ("HGET", key, "cancel"),
+        ("TIME",),
     )
+    batch.clock.learn(seconds_of(time))
     return cancel is not None
 
 
 def load_batch(keys: Keys, batch_id: str) -> Steps[tuple[Batch, dict[str, Any]]]:
     """The batch object and the other fields beside it; raises :class:`UnknownJob`."""
     check_name("batch id", batch_id)
-    [fields] = yield from checked(("HGETALL", keys.batch(batch_id)))
+    fields, time = yield from checked(("HGETALL", keys.batch(batch_id)), ("TIME",))
     if b"batch" not in fields:
         raise UnknownJob(
             f"queue {keys.queue} has no batch {batch_id}: it was submitted to another queue, "
             "or ended so long ago that it is gone (TTL)"
         )
     others = {name.decode(): value for name, value in fields.items() if name != b"batch"}
-    return Batch.model_validate(json.loads(fields[b"batch"])), others
+    batch = Batch.model_validate(json.loads(fields[b"batch"]))
+    batch.clock.learn(seconds_of(time))
+    return batch, others
 
 
 def ask_to_cancel(keys: Keys, batch: Batch) -> Steps[None]:

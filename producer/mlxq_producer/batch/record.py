@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
 
 from mlxq_producer.batch.lines import ENDPOINTS, Endpoint, Request, read_lines
+from mlxq_schemas.clock import ServerClock
 from mlxq_schemas.errors import ConfigError
 
 Status = Literal["validating", "in_progress", "cancelling", "completed", "cancelled", "expired"]
@@ -34,7 +34,9 @@ class RequestCounts(BaseModel):
 
 
 class Batch(BaseModel):
-    """A batch; the times are unix seconds. ``metadata`` holds what binds it to its input."""
+    """A batch; the times are unix seconds on the server. ``metadata`` holds what binds it to its
+    input.
+    """
 
     id: str
     object: Literal["batch"] = "batch"
@@ -53,6 +55,12 @@ class Batch(BaseModel):
     expired_at: int | None = None
     request_counts: RequestCounts = Field(default_factory=RequestCounts)
     metadata: dict[str, str] = Field(default_factory=dict)
+    _clock: ServerClock = PrivateAttr(default_factory=ServerClock)
+
+    @property
+    def clock(self) -> ServerClock:
+        """What the batch knows of the server's time."""
+        return self._clock
 
     @property
     def ended(self) -> bool:
@@ -63,28 +71,31 @@ class Batch(BaseModel):
         """Enter a state, and note when."""
         if status != self.status:
             self.status = status
-            setattr(self, f"{status}_at", int(time.time()))
+            setattr(self, f"{status}_at", int(self.clock.now()))
 
     @property
     def ttl(self) -> int:
         """Seconds for which the server keeps the batch from now on."""
-        return max(self.expires_at - int(time.time()), 0) + KEEP_SECONDS
+        return max(self.expires_at - int(self.clock.now()), 0) + KEEP_SECONDS
 
 
-def new_batch(source: Path, completion_window: float, model: str | None, priority: str) -> Batch:
-    """A batch for the lines of ``source``, to be done within so many seconds."""
+def new_batch(
+    source: Path, completion_window: float, model: str | None, priority: str, now: float
+) -> Batch:
+    """A batch for the lines of ``source``, to be done within so many seconds from ``now``."""
     if completion_window <= 0:
         raise ConfigError(f"completion window {completion_window:g} s: give more than zero")
-    now = int(time.time())
-    return Batch(
+    batch = Batch(
         id=f"batch_{uuid.uuid4().hex[:24]}",
         endpoint=_endpoint(source),
         input_file_id=str(source),
         completion_window=_window(completion_window),
-        created_at=now,
-        expires_at=now + max(int(completion_window), 1),
+        created_at=int(now),
+        expires_at=int(now) + max(int(completion_window), 1),
         metadata=_terms(source, model, priority),
     )
+    batch.clock.learn(now)
+    return batch
 
 
 def check_terms(batch: Batch, source: Path, model: str | None, priority: str) -> None:

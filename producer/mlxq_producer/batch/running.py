@@ -38,7 +38,7 @@ from mlxq_producer.batch.rows import (
 )
 from mlxq_producer.batch.sending import patiently, send
 from mlxq_producer.client import Producer
-from mlxq_producer.steps import Steps
+from mlxq_producer.steps import Steps, server_time
 from mlxq_producer.sync_runner import Runner
 from mlxq_schemas import Priority, Result
 from mlxq_schemas.errors import ConfigError, UnknownJob
@@ -87,9 +87,11 @@ class BatchRun:
         """
         if self.window < 1:
             raise ConfigError(f"window is {self.window} jobs; give at least 1")
-        fresh = new_batch(self.source, self.completion_window, self.model, self.priority)
+        now = patiently(lambda: Runner(self.client).run(server_time()))
+        fresh = new_batch(self.source, self.completion_window, self.model, self.priority, now)
         with Outputs(self.source, self.output, self.errors, fresh) as outputs:
             check_terms(outputs.batch, self.source, self.model, self.priority)
+            outputs.batch.clock.learn(now)
             if not outputs.batch.ended:
                 _Loop(self, outputs, report).run()
             report(outputs.batch)
@@ -151,7 +153,7 @@ class _Loop:
         if self.ask(lambda: save_batch(self.producer.keys, self.batch)):
             self.batch.move("cancelling")
             self.end = "cancelled"
-        elif time.time() >= self.batch.expires_at:
+        elif self.batch.clock.now() >= self.batch.expires_at:
             self.end = "expired"
         self.report(self.batch)
 

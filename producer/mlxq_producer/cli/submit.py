@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,8 +87,8 @@ def submit(
         "id": job_id,
         "model": model,
         "priority": priority,
-        "not_before": _at("not-before", not_before, "delay", delay),
-        "deadline": _at("deadline", deadline, "within", within),
+        "not_before": _one_of("not-before", not_before, "delay", delay),
+        "deadline": _one_of("deadline", deadline, "within", within),
         "timeout": timeout,
         "max_attempts": max_attempts,
         "max_tokens": max_tokens,
@@ -111,6 +110,9 @@ def submit(
         if len(jobs) != 1 and (follow or wait is not None):
             raise ConfigError(f"--job {job} holds {len(jobs)} jobs; --follow and --wait take one")
     with Producer(redis_url, queue) as producer:
+        if delay is not None or within is not None:
+            now = producer.now()
+            jobs[0] |= {name: now + after for name, after in _from_now(delay, within).items()}
         ids = _send(producer, jobs, quiet=follow or wait is not None, as_json=as_json)
         if follow:
             print_events(producer.follow(ids[0], timeout=wait), as_json=as_json)
@@ -118,11 +120,17 @@ def submit(
             print_result(producer.result(ids[0], wait=wait), as_json=as_json)
 
 
-def _at(name: str, moment: float | None, other: str, after: float | None) -> float | None:
-    """Unix seconds, given as a time or as a duration from now."""
+def _one_of(name: str, moment: float | None, other: str, after: float | None) -> float | None:
+    """The time or the duration, whichever was given."""
     if moment is not None and after is not None:
         raise ConfigError(f"give --{name} or --{other}, not both")
-    return moment if after is None else time.time() + after
+    return moment if after is None else after
+
+
+def _from_now(delay: float | None, within: float | None) -> dict[str, float]:
+    """Seconds from now, by the server's clock, of the fields that were given so."""
+    given = {"not_before": delay, "deadline": within}
+    return {name: after for name, after in given.items() if after is not None}
 
 
 def _question(prompt: str | None, system: str | None, images: list[str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Two keys of the queue: the last tick that was done, and a lock over the doing.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator
@@ -21,6 +20,7 @@ import redis
 from mlxq_producer.connection import address, unavailable
 from mlxq_producer.cron.schedule import Schedule
 from mlxq_schemas import Keys
+from mlxq_schemas.clock import seconds_of
 from mlxq_schemas.errors import ConfigError
 from mlxq_schemas.keys import check_name
 from mlxq_schemas.scripts import script
@@ -95,7 +95,8 @@ class Ticker:
                 last: Any = self.client.get(self.keys.cron(self.name))
                 known = None if last is None else float(last)
                 status = None
-                for tick in due(schedule, known, now or time.time(), policy, late):
+                moment = seconds_of(self.client.time()) if now is None else now
+                for tick in due(schedule, known, moment, policy, late):
                     status = do(tick)
                     if status:
                         return status

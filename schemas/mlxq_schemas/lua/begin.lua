@@ -2,7 +2,6 @@
 -- KEYS: job
 -- ARGV: epoch
 -- Returns: 1, or -1 if the lease is lost
-local known = redis.call('HMGET', KEYS[1], 'epoch', 'state')
-if known[1] ~= ARGV[1] or known[2] ~= 'running' then return -1 end
+if not held(KEYS[1], ARGV[1]) then return -1 end
 redis.call('HDEL', KEYS[1], 'uncounted')
 return 1

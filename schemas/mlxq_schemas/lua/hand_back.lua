@@ -3,9 +3,11 @@
 -- KEYS: job, jobs stream
 -- ARGV: epoch, group, worker, entry, idle (ms, above any lease)
 -- Returns: 1, or -1 if the lease is lost
-local known = redis.call('HMGET', KEYS[1], 'epoch', 'state')
-if known[1] ~= ARGV[1] or known[2] ~= 'running' then return -1 end
-redis.call('HINCRBY', KEYS[1], 'epoch', 1)
-redis.call('HSET', KEYS[1], 'uncounted', 1)
-redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'IDLE', ARGV[5], 'JUSTID')
+if not held(KEYS[1], ARGV[1]) then return -1 end
+redis.call('HSET', KEYS[1], 'epoch', digits(fresh(clock(), tonumber(ARGV[1]))), 'uncounted', 1)
+-- Who has taken the entry over meanwhile keeps it, and is about to claim.
+local pending = redis.call('XPENDING', KEYS[2], ARGV[2], ARGV[4], ARGV[4], 1)
+if #pending == 1 and pending[1][2] == ARGV[3] then
+  redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'IDLE', ARGV[5], 'JUSTID')
+end
 return 1

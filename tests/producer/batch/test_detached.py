@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from openai.types import Batch as OpenAIBatch
 from openai.types.chat import ChatCompletion
@@ -161,7 +163,7 @@ def test_ids_that_nobody_knows_and_files_of_runs(
 ):
     with pytest.raises(UnknownJob, match="no batch batch_1"):
         batches.status("batch_1")
-    run = new_batch(write_lines([request("a")]), 60, None, "normal")
+    run = new_batch(write_lines([request("a")]), 60, None, "normal", time.time())
     run.output_file_id = "rows.jsonl"
     run.move("completed")
     Runner(redis_client).run(save_batch(Keys(queue), run))

@@ -21,7 +21,7 @@ def claimed(flights: Flights, entry: Entry = ENTRY) -> Flight:
 def test_an_entry_is_taken_once() -> None:
     flights = Flights()
     flight = claimed(flights)
-    assert flights.reserve(Entry("s", "1-0", "a", taken_over=True)) is None
+    assert flights.reserve(Entry("s", "1-0", "a", how="over")) is None
     assert flights.by_request("a:1") is flight
     assert flights.by_entry(ENTRY) is flight
     flights.advance(flight, Stage.GONE)
@@ -58,7 +58,7 @@ def test_counting() -> None:
     flights = Flights(lambda: rooms.append(1))
     first, second = claimed(flights), claimed(flights, Entry("s", "2-0", "b"))
     flights.reserve(Entry("s", "3-0", "c"))
-    assert (flights.busy(), len(flights), sorted(flights.job_ids())) == (3, 3, ["a", "b"])
+    assert (flights.busy(), len(flights), len(flights.lives())) == (3, 3, 2)
     flights.advance(first, Stage.RUNNING)
     assert flights.unfinished(Stage.RUNNING) == [second]
     flights.advance(first, Stage.ENDING)
@@ -71,7 +71,18 @@ def test_a_cancel_before_the_claim_is_not_forgotten() -> None:
     flights = Flights()
     flight = flights.reserve(ENTRY)
     assert flight is not None
-    assert flights.cancel("a") == [flight]
-    assert flights.cancel("other") == []
-    flights.claimed(flight, Claim(ENTRY, "a", epoch=1))
+    assert flights.cancel("a", "7") == []
+    flights.claimed(flight, Claim(ENTRY, "a", epoch=1, life="7"))
     assert flight.stop is Stop.CANCELLED
+
+
+def test_a_cancel_is_for_one_life_of_an_id() -> None:
+    flights = Flights()
+    early, late = flights.reserve(ENTRY), flights.reserve(Entry("s", "2-0", "a"))
+    assert early is not None
+    assert late is not None
+    flights.claimed(early, Claim(ENTRY, "a", epoch=1, life="7"))
+    assert flights.cancel("a", "6") == flights.cancel("b", "7") == []
+    assert flights.cancel("a", "7") == [early]
+    flights.claimed(late, Claim(late.entry, "a", epoch=2, life="8"))
+    assert (early.stop, late.stop) == (Stop.CANCELLED, None)

@@ -13,7 +13,7 @@ from mlxq_schemas import Job
 from mlxq_worker.process import quarantine as module
 from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
 from mlxq_worker.process.quarantine import Quarantine
-from mlxq_worker.queue.claim import Claim, Claimer
+from mlxq_worker.queue.claim import Claim, Claimer, Retention
 from mlxq_worker.queue.connection import connect
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.link import Link
@@ -44,10 +44,10 @@ class Ward:
         self.other.submit(Job(id=name, prompt="p"))
         [(entry, _)] = self.other.read()
         for worker in ("dead1", "dead2"):
-            LuaWorker(self.other.client, self.other.queue, worker).claim(name, entry)
-        flight = self.flights.reserve(Entry(self.other.keys.jobs(), entry.decode(), name))
+            LuaWorker(self.other.client, self.other.queue, worker).claim(name, entry, "over")
+        flight = self.flights.reserve(Entry(self.other.keys.jobs(), entry.decode(), name, "over"))
         assert flight is not None
-        [claim] = Claimer(self.other.keys, "w", 600).claim(self.link, [flight.entry])
+        [claim] = Claimer(self.other.keys, "w", Retention(60, 600)).claim(self.link, [flight.entry])
         assert isinstance(claim, Claim)
         assert (claim.alone, claim.deaths) == (True, 2)
         self.flights.claimed(flight, claim)
@@ -56,7 +56,7 @@ class Ward:
     def deaths(self, name: str) -> str:
         """As the next worker counts them, were this one to die now."""
         entry = self.other.state(name)["entry"].encode()
-        return LuaWorker(self.other.client, self.other.queue, "next").claim(name, entry)[3]
+        return LuaWorker(self.other.client, self.other.queue, "next").claim(name, entry, "over")[3]
 
 
 @pytest.fixture

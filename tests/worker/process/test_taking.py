@@ -112,7 +112,7 @@ def test_one_suspect_waits_and_no_more_is_taken() -> None:
     assert office.ids == ["a", "b"]
     assert office.given_back == ["suspect2"]
     assert office.taker.room() == 0
-    assert sorted(office.flights.job_ids()) == ["a", "b", "suspect1"]
+    assert sorted(job_id for job_id, _ in office.flights.lives()) == ["a", "b", "suspect1"]
 
 
 def test_what_was_read_before_a_suspect_began_is_not_claimed() -> None:

@@ -7,27 +7,28 @@ import redis
 
 from lua_worker import LuaWorker
 from mlxq_schemas import GROUP, Job, Keys
-from mlxq_worker.queue.claim import Claim, Claimer, Refused
+from mlxq_worker.queue.claim import Claim, Claimer, Refused, Retention
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.link import Link
 
 
 @pytest.fixture
 def claimer(keys: Keys) -> Claimer:
-    return Claimer(keys, "other", 600)
+    return Claimer(keys, "other", Retention(60, 600))
 
 
-def read(other: LuaWorker, *, taken_over: bool = False) -> Entry:
+def read(other: LuaWorker) -> Entry:
     [(entry, job_id)] = other.read()
-    return Entry(other.keys.jobs(), entry.decode(), job_id, taken_over)
+    return Entry(other.keys.jobs(), entry.decode(), job_id)
 
 
 def test_a_job_is_claimed(link: Link, claimer: Claimer, other: LuaWorker) -> None:
     other.submit(Job(id="a", prompt="p"))
     [claim] = claimer.claim(link, [read(other)])
     assert isinstance(claim, Claim)
-    assert (claim.job_id, claim.epoch, claim.attempt, claim.seq) == ("a", 1, 1, 1)
-    assert claim.request_id == "a:1"
+    assert (claim.job_id, claim.attempt, claim.seq) == ("a", 1, 1)
+    assert claim.request_id == f"a:{claim.epoch}"
+    assert claim.life == other.state("a")["life"]
     assert not claim.cancelled
     assert claim.spec
     assert claim.submitted == pytest.approx(float(other.state("a")["submitted"]))
@@ -38,7 +39,7 @@ def test_taking_over_counts_a_death(link: Link, claimer: Claimer, other: LuaWork
     entry = read(other)
     claimer.claim(link, [entry])
     other.cancel("a")
-    again = Entry(entry.stream, entry.id, "a", taken_over=True)
+    again = Entry(entry.stream, entry.id, "a", "over")
     [claim] = claimer.claim(link, [again])
     assert isinstance(claim, Claim)
     assert (claim.deaths, claim.attempt, claim.cancelled) == (1, 2, True)
@@ -101,10 +102,36 @@ def test_a_deleted_entry_leaves_the_pending_list(
 def test_a_refused_claim_is_not_an_outcome(
     link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis
 ) -> None:
-    redis_client.xadd(other.keys.jobs(), {"id": "odd"})
-    redis_client.set(other.keys.job("odd"), "not a hash", ex=60)
-    [outcome] = claimer.claim(link, [read(other)])
+    other.submit(Job(id="a", prompt="p"))
+    entry = read(other)
+    redis_client.config_set("maxmemory", 1)
+    try:
+        [outcome] = claimer.claim(link, [entry])
+    finally:
+        redis_client.config_set("maxmemory", 0)
     assert isinstance(outcome, Refused)
+
+
+@pytest.mark.parametrize("field", ["epoch", "seq", "attempt", "deaths", "errors", "submitted"])
+def test_hand_written_counts_may_be_anything(
+    link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis, field: str
+) -> None:
+    redis_client.hset(other.keys.job("a"), mapping={"spec": "{}", field: "many"})
+    redis_client.xadd(other.keys.jobs(), {"id": "a"})
+    [claim] = claimer.claim(link, [read(other)])
+    assert isinstance(claim, Claim)
+    assert (claim.attempt, claim.deaths, claim.seq, claim.errors) == (1, 0, 0, 0)
+
+
+def test_a_key_that_is_no_job_is_claimed_without_spec(
+    link: Link, claimer: Claimer, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    """Were it refused, it would be read again and again, and nothing after it."""
+    redis_client.xadd(other.keys.jobs(), {"id": "odd"})
+    redis_client.set(other.keys.job("odd"), "not a hash")
+    [claim] = claimer.claim(link, [read(other)])
+    assert isinstance(claim, Claim)
+    assert claim.spec is None
 
 
 def test_hand_written_times_may_be_anything(

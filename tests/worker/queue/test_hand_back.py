@@ -6,7 +6,7 @@ import redis
 
 from lua_worker import LuaWorker
 from mlxq_schemas import Job, Started
-from mlxq_worker.queue.claim import Claim, Claimer
+from mlxq_worker.queue.claim import Claim, Claimer, Retention
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.hand_back import hand_back
 from mlxq_worker.queue.link import Link
@@ -18,7 +18,7 @@ def test_a_job_given_back_can_be_taken_at_once_and_counts_no_death(
 ) -> None:
     other.submit(Job(id="a", prompt="p"))
     [(entry, _)] = other.read()
-    claimer = Claimer(other.keys, "other", 600)
+    claimer = Claimer(other.keys, "other", Retention(60, 600))
     [claim] = claimer.claim(link, [Entry(other.keys.jobs(), entry.decode(), "a")])
     assert isinstance(claim, Claim)
     heard = redis_client.pubsub()

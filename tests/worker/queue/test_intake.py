@@ -70,7 +70,7 @@ def test_urgent_jobs_come_first_and_no_more_than_fit(desk: Desk, other: LuaWorke
     desk.free = 10
     desk.intake.step()
     assert desk.ids == ["h1", "n1", "n2", "l1", "l2"]
-    assert not any(entry.taken_over for entry in desk.taken)
+    assert not any(entry.how == "over" for entry in desk.taken)
 
 
 def test_an_empty_queue_is_told(desk: Desk) -> None:
@@ -103,7 +103,7 @@ def test_entries_of_a_lost_reply_are_read_again(
     assert desk.ids == []
     desk.intake.step()
     assert desk.ids == ["a", "b"]
-    assert not any(entry.taken_over for entry in desk.taken)  # nobody died
+    assert not any(entry.how == "over" for entry in desk.taken)  # nobody died
 
 
 def test_entries_that_could_not_be_claimed_are_read_again(desk: Desk, other: LuaWorker) -> None:
@@ -126,7 +126,7 @@ def test_what_an_earlier_life_left_counts_as_taken_over(
     assert len(other.read(5)) == 5
     desk.intake.step()
     assert desk.ids == list("abcde")
-    assert all(entry.taken_over for entry in desk.taken)
+    assert all(entry.how == "over" for entry in desk.taken)
 
 
 def test_a_pending_entry_without_its_text_is_marked(

@@ -11,8 +11,10 @@ from mlxq_worker.queue.lease import LeaseKeeper
 from mlxq_worker.queue.link import Link
 
 
-def make(link: Link, held: list[Entry], lost: list[Entry]) -> LeaseKeeper:
-    return LeaseKeeper(link, "other", period=5.0, held=lambda: held, on_lost=lost.append)
+def make(link: Link, other: LuaWorker, held: list[Entry], lost: list[Entry]) -> LeaseKeeper:
+    return LeaseKeeper(
+        link, other.keys, "other", lease=20.0, held=lambda: held, on_lost=lost.append
+    )
 
 
 def taken(other: LuaWorker, *names: str) -> list[Entry]:
@@ -28,7 +30,7 @@ def test_renewing_resets_the_idle_time_and_counts_no_delivery(
     held, lost = taken(other, "a", "b"), list[Entry]()
     long, names = 3_600_000, [entry.id for entry in held]
     redis_client.xclaim(other.keys.jobs(), GROUP, other.name, 0, names, idle=long, justid=True)
-    assert make(link, held, lost).step() == 5.0
+    assert make(link, other, held, lost).step() == 5.0
     rows = redis_client.xpending_range(other.keys.jobs(), GROUP, "-", "+", 10)
     assert all(row["time_since_delivered"] < long for row in rows)
     assert [row["times_delivered"] for row in rows] == [1, 1]
@@ -40,7 +42,7 @@ def test_an_entry_of_another_worker_is_lost_and_not_stolen_back(
 ) -> None:
     held, lost = taken(other, "a", "b"), list[Entry]()
     redis_client.xclaim(other.keys.jobs(), GROUP, "thief", 0, [held[0].id])
-    make(link, held, lost).step()
+    make(link, other, held, lost).step()
     assert lost == [held[0]]
     rows = redis_client.xpending_range(other.keys.jobs(), GROUP, "-", "+", 10)
     assert [row["consumer"] for row in rows] == [b"thief", b"other"]
@@ -51,10 +53,13 @@ def test_after_flushall_all_are_lost(
 ) -> None:
     held, lost = taken(other, "a", "b"), list[Entry]()
     redis_client.delete(*redis_client.keys(f"{other.keys.prefix}:*"))
-    make(link, held, lost).step()
+    make(link, other, held, lost).step()
     assert lost == held
 
 
-def test_nothing_in_flight_asks_nothing(link: Link) -> None:
-    make(link, [], []).step()
-    assert link.generation == 0
+def test_a_beat_is_left_where_nothing_is_in_flight(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    make(link, other, [], []).step()
+    assert redis_client.hget(other.keys.beats, "lease") == b"20"
+    assert 0 < redis_client.ttl(other.keys.beats) <= 86400

@@ -8,6 +8,7 @@ import redis
 
 from lua_worker import LuaWorker
 from mlxq_schemas import GROUP, Job
+from mlxq_schemas.clock import seconds_of
 from mlxq_worker.queue import reclaim as module
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.link import Link
@@ -21,6 +22,7 @@ class Sweeper:
     def __init__(self, link: Link, other: LuaWorker, room: int = 10, lease: float = 60) -> None:
         self.free = room
         self.taken: list[Entry] = []
+        witnessed(other)
         self.reclaimer = Reclaimer(
             link, other.keys, "w", lease=lease, period=15, room=lambda: self.free, take=self.take
         )
@@ -32,6 +34,13 @@ class Sweeper:
     @property
     def ids(self) -> list[str | None]:
         return [entry.job_id for entry in self.taken]
+
+
+def witnessed(other: LuaWorker) -> None:
+    """Somebody has reached the server all the time until now."""
+    now = seconds_of(other.client.time())
+    other.client.hset(other.keys.beats, mapping={"last": now, "lease": 1000, "gaps": "[]"})
+    other.client.expire(other.keys.beats, 60)
 
 
 def expire(client: redis.Redis, other: LuaWorker, *entries: bytes) -> None:
@@ -49,7 +58,7 @@ def test_one_dead_entry_behind_many_live_ones_is_found(
     sweeper = Sweeper(link, other, room=1)
     assert sweeper.reclaimer.step() == 15
     assert sweeper.ids == ["j199"]
-    assert sweeper.taken[0].taken_over
+    assert sweeper.taken[0].how == "over"
 
 
 def test_it_takes_no_more_than_fit_and_goes_on_there(
@@ -68,20 +77,33 @@ def test_it_takes_no_more_than_fit_and_goes_on_there(
     assert sorted(map(str, sweeper.ids)) == [f"j{i}" for i in range(6)]
 
 
-def test_after_a_reconnect_owners_may_renew_first(
+def test_after_an_outage_owners_may_renew_first(
     link: Link, other: LuaWorker, redis_client: redis.Redis
 ) -> None:
+    """Whoever sweeps, also a worker that starts just then: nobody reached the server."""
     for name in ("silent", "back"):
         other.submit(Job(id=name, prompt="p"))
     (silent, _), (back, _) = other.read(2)
     sweeper = Sweeper(link, other, lease=0.5)
-    sweeper.reclaimer.step()
-    link.close()  # as the server's restart does
+    redis_client.hincrbyfloat(other.keys.beats, "last", -3600)
     expire(redis_client, other, silent, back)
     assert other.hand_back("back", other.claim("back", back)[1], back) == 1
     sweeper.reclaimer.step()
     assert sweeper.ids == ["back"]
     eventually(lambda: sweeper.reclaimer.step() and "silent" in sweeper.ids)
+
+
+def test_reconnects_of_the_sweeper_are_no_grace(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    expire(redis_client, other, other.read()[0][0])
+    sweeper = Sweeper(link, other)
+    redis_client.delete(other.keys.jobs("high"), other.keys.jobs("low"))
+    link.open()
+    link.close()
+    sweeper.reclaimer.step()
+    assert sweeper.ids == ["a"]
 
 
 def test_no_stream_no_error(link: Link, other: LuaWorker) -> None:
@@ -116,6 +138,7 @@ def test_the_lock_of_a_sweeper_that_dies_runs_out(
     def take(_: Sequence[Entry]) -> None:
         left.append(redis_client.pttl(other.keys.sweeper))
 
+    witnessed(other)
     Reclaimer(link, other.keys, "w", lease=60, period=15, room=lambda: 1, take=take).step()
     assert 0 < left[0] <= module.LOCK_MS
 

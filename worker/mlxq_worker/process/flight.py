@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from mlxq_schemas import Job, TokenLogprob
+from mlxq_schemas.clock import ServerClock
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.entry import Entry
 
@@ -42,12 +43,14 @@ class Flight:
     ``text`` and ``ids`` hold all that was generated, by earlier attempts too; ``unsent_text``,
     ``unsent_ids`` and ``unsent_logprobs`` what no token event has carried yet. ``started``: its
     ``started`` event is out; ``began`` (monotonic seconds) is when. ``stop``: it is to end, and
-    the engine or whoever prepares it will see to it. ``queued`` and ``preparing`` are seconds.
+    the engine or whoever prepares it will see to it. ``cancels``: the lives of its id whose end was
+    asked for. ``queued`` and ``preparing`` are seconds.
     """
 
     entry: Entry
     stage: Stage = Stage.READ
     stop: Stop | None = None
+    cancels: set[str] = field(default_factory=set[str])
     started: bool = False
     began: float = 0.0
     claim: Claim | None = None
@@ -67,10 +70,10 @@ class Flight:
             raise RuntimeError(f"entry {self.entry.id} is not claimed yet")
         return self.claim
 
-    def limit(self) -> Stop | None:
-        """The limit of its own that the job has passed by now."""
+    def limit(self, now: float) -> Stop | None:
+        """The limit of its own that the job has passed; ``now`` is in unix seconds."""
         job = self.job
-        if job is not None and job.deadline is not None and time.time() >= job.deadline:
+        if job is not None and job.deadline is not None and now >= job.deadline:
             return Stop.EXPIRED
         if job is not None and job.timeout is not None and self.started:
             return Stop.TIMEOUT if time.monotonic() >= self.began + job.timeout else None
@@ -80,12 +83,15 @@ class Flight:
 class Flights:
     """The registry. Every method may be called from any thread."""
 
-    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, on_room: Callable[[], None] = lambda: None, clock: ServerClock | None = None
+    ) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._by_entry: dict[tuple[str, str], Flight] = {}
         self._by_request: dict[str, Flight] = {}
         self.on_room = on_room
+        self.clock = clock or ServerClock()
 
     def reserve(self, entry: Entry) -> Flight | None:
         """A flight for an entry that was read; None if this worker has it already."""
@@ -99,9 +105,9 @@ class Flights:
         """The server gave us the job."""
         with self._lock:
             flight.claim = claim
-            if claim.cancelled:
+            if claim.cancelled or claim.life in flight.cancels:
                 flight.stop = Stop.CANCELLED
-            flight.queued = max(0.0, time.time() - claim.submitted)
+            flight.queued = max(0.0, self.clock.now() - claim.submitted)
             flight.stage = Stage.PREPARING
             self._by_request[claim.request_id] = flight
 
@@ -126,10 +132,13 @@ class Flights:
         with self._lock:
             return self._by_entry.get(entry.key)
 
-    def cancel(self, job_id: str) -> list[Flight]:
-        """Mark a job for its end; its flights (more than one only if it was queued twice)."""
+    def cancel(self, job_id: str, life: str) -> list[Flight]:
+        """Mark one life of a job for its end; its claimed flights."""
         with self._lock:
-            found = [f for f in self._by_entry.values() if f.entry.job_id == job_id]
+            named = [f for f in self._by_entry.values() if f.entry.job_id == job_id]
+            for flight in named:
+                flight.cancels.add(life)  # its claim may be on its way
+            found = [f for f in named if f.claim is not None and f.claim.life == life]
             for flight in found:
                 flight.stop = Stop.CANCELLED
         return found
@@ -139,9 +148,11 @@ class Flights:
         with self._lock:
             return [flight.entry for flight in self._by_entry.values()]
 
-    def job_ids(self) -> list[str]:
+    def lives(self) -> list[tuple[str, str]]:
+        """Ids and lives of the claimed jobs."""
         with self._lock:
-            return [f.claim.job_id for f in self._by_entry.values() if f.claim]
+            claims = (flight.claim for flight in self._by_entry.values())
+            return [(claim.job_id, claim.life) for claim in claims if claim is not None]
 
     def unfinished(self, stage: Stage = Stage.ENDING) -> list[Flight]:
         """Claimed flights that have not come as far as ``stage``."""

@@ -20,8 +20,9 @@ class Limits:
 
     def step(self) -> float:
         """Ask for the end of every job that is past a limit; the seconds until the next look."""
+        now = self._flights.clock.now()
         for flight in self._flights.unfinished():
-            if flight.stop is None and (stop := flight.limit()) is not None:
+            if flight.stop is None and (stop := flight.limit(now)) is not None:
                 flight.stop = stop
                 self._abort(flight.owned.request_id)
         return PERIOD

@@ -26,7 +26,7 @@ from mlxq_schemas.errors import (
 from mlxq_schemas.wire import decode_job
 from mlxq_worker.backend import Backend
 from mlxq_worker.engine.request import Request
-from mlxq_worker.process.flight import Flight, Flights, Stage
+from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
 from mlxq_worker.process.report import Reporter
 from mlxq_worker.queue.blobs import BlobStore
 from mlxq_worker.queue.claim import Claim
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 MAX_DEATHS = 3
 """Workers that may die with a job before it counts as their cause."""
 EARLY = 1.0
-"""Seconds by which the clocks of producers and workers may differ."""
+"""Seconds by which what a worker knows of the server's clock may be off."""
 
 
 class PreparePool:
@@ -128,7 +128,7 @@ class PreparePool:
         if flight.stop is not None:
             return Request(claim.request_id)
         job = flight.job = decode(claim, self._names)
-        if _early(job) or flight.limit() is not None:
+        if self._early(job) or self._limit(flight) is not None:
             return Request(claim.request_id)
         if not flight.started:
             self._reporter.started(flight, prior.restart)
@@ -138,11 +138,11 @@ class PreparePool:
         return replace(request, request_id=claim.request_id, prior_ids=prior.ids)
 
     def _hand_over(self, flight: Flight, request: Request) -> None:
-        if flight.stop is None and (limit := flight.limit()) is not None:
+        if flight.stop is None and (limit := self._limit(flight)) is not None:
             flight.stop = limit
         if flight.stop is not None:
             self._reporter.stopped(flight)
-        elif flight.job is not None and (due := _early(flight.job)):
+        elif flight.job is not None and (due := self._early(flight.job)):
             self._reporter.too_early(flight, due)
         elif self._flights.advance(flight, Stage.RUNNING):
             self._put(request)
@@ -152,13 +152,16 @@ class PreparePool:
     def _prior(self, claim: Claim) -> Prior:
         if claim.attempt <= 1 or claim.seq == 0:
             return Prior()
-        return read_prior(self._client, self._keys, claim.job_id, self._backend.identity)
+        identity = self._backend.identity
+        return read_prior(self._client, self._keys, claim.job_id, identity, claim.seq)
 
+    def _limit(self, flight: Flight) -> Stop | None:
+        return flight.limit(self._flights.clock.now())
 
-def _early(job: Job) -> float | None:
-    """When the job may begin (unix seconds), if that is not yet."""
-    due = job.not_before
-    return due if due is not None and due > time.time() + EARLY else None
+    def _early(self, job: Job) -> float | None:
+        """When the job may begin (unix seconds), if that is not yet."""
+        due = job.not_before
+        return due if due is not None and due > self._flights.clock.now() + EARLY else None
 
 
 def decode(claim: Claim, names: frozenset[str]) -> Job:

@@ -10,13 +10,14 @@ from functools import partial
 import redis
 
 from mlxq_schemas import Keys
+from mlxq_schemas.clock import ServerClock
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.process.flight import Flight, Flights, Stage
 from mlxq_worker.process.limits import Limits
 from mlxq_worker.process.quarantine import Quarantine
 from mlxq_worker.process.report import Reporter, Retries
 from mlxq_worker.process.taking import Taker
-from mlxq_worker.queue.claim import Claim, Claimer
+from mlxq_worker.queue.claim import Claim, Claimer, Retention
 from mlxq_worker.queue.connection import connect
 from mlxq_worker.queue.control import Control
 from mlxq_worker.queue.delayed import Promoter
@@ -27,7 +28,7 @@ from mlxq_worker.queue.health import Fields, Health
 from mlxq_worker.queue.intake import Intake
 from mlxq_worker.queue.lease import LeaseKeeper
 from mlxq_worker.queue.link import Link
-from mlxq_worker.queue.outbox import Closing, Retention
+from mlxq_worker.queue.outbox import Closing
 from mlxq_worker.queue.publish import Publisher
 from mlxq_worker.queue.reclaim import Reclaimer
 
@@ -54,18 +55,20 @@ class QueueSide:
         self._abort = abort
         self.keys = Keys(config.queue)
         self.client: redis.Redis = connect(config.redis_url, config.name, config.queue)
-        self.flights = Flights()
+        self.clock = ServerClock()
+        self.flights = Flights(clock=self.clock)
+        keep = Retention(config.result_ttl, config.dead_ttl)
         self.publisher = Publisher(
             Link(self.client),
             self.keys,
             config.name,
-            keep=Retention(config.result_ttl, config.dead_ttl),
+            keep=keep,
             on_settled=self._settled,
             on_lost=self._lost,
         )
         retries = Retries(config.max_attempts, config.retry_delay)
         self.reporter = Reporter(self.publisher, self.flights, config.name, retries)
-        claimer = Claimer(self.keys, config.name, config.dead_ttl)
+        claimer = Claimer(self.keys, config.name, keep)
         quarantine = Quarantine(
             Link(self.client),
             self.keys,
@@ -85,7 +88,7 @@ class QueueSide:
             reread=self._reread,
         )
         self._reader = self._make_intake(on_empty)
-        self._health = Health(Link(self.client), self.keys, config.name, fields)
+        self._health = Health(Link(self.client), self.keys, config.name, fields, self.clock)
         self._control = self._make_control()
         self._intake = Duty("intake", self._reader.step)
         self._reclaim = Duty("reclaim", self._make_reclaimer().step)
@@ -164,10 +167,9 @@ class QueueSide:
         if flight is not None and flight.claim is not None and flight.stage < Stage.ENDING:
             self._lost(flight.claim.request_id, "its lease ran out")
 
-    def _cancel(self, job_id: str) -> None:
-        for flight in self.flights.cancel(job_id):
-            if flight.claim is not None:
-                self._abort(flight.claim.request_id)
+    def _cancel(self, job_id: str, life: str) -> None:
+        for flight in self.flights.cancel(job_id, life):
+            self._abort(flight.owned.request_id)
 
     def _give_back(self, link: Link, claims: Sequence[Claim]) -> int:
         return hand_back(link, self.keys, self._config.name, claims)
@@ -209,8 +211,9 @@ class QueueSide:
     def _make_lease(self) -> LeaseKeeper:
         return LeaseKeeper(
             Link(self.client),
+            self.keys,
             self._config.name,
-            period=self._config.lease / 4,
+            lease=self._config.lease,
             held=self.flights.entries,
             on_lost=self._lease_lost,
         )
@@ -219,7 +222,7 @@ class QueueSide:
         return Control(
             self.client,
             self.keys,
-            held=self.flights.job_ids,
+            held=self.flights.lives,
             cancel=self._cancel,
             reclaim=self._wake_reclaim,
         )

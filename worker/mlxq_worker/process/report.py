@@ -130,7 +130,7 @@ class Reporter:
             return
         code, message = error.code, redact(error.message)
         if error.transient and self._retries.allow(flight):
-            due = time.time() + self._retries.pause(claim.errors + 1)
+            due = self._flights.clock.now() + self._retries.pause(claim.errors + 1)
             if flight.job is not None and flight.job.deadline is not None:
                 due = min(due, flight.job.deadline)
             self._put_off(flight, code, message, due, errors=1)
@@ -242,7 +242,7 @@ class Reporter:
             attempt=claim.attempt,
             code=code,
             message=message,
-            delay=round(max(0.0, due - time.time()), 3),
+            delay=round(max(0.0, due - self._flights.clock.now()), 3),
         )
         self._close(flight, lambda: PutOff(event, due, errors))
 

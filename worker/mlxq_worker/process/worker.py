@@ -44,7 +44,8 @@ class Worker:
 
     def __init__(self, config: WorkerConfig, signals: StopSignals) -> None:
         self._config = config
-        self._started = time.time()
+        self._began = time.monotonic()
+        self._started = 0.0  # unix seconds, by the server's clock
         self._signals = signals
         self._empty = threading.Event()
         self._jobs, self._tokens = Rate(), Rate()
@@ -64,7 +65,8 @@ class Worker:
         Raises :class:`MlxqError` if the server or the model is not fit, and whatever ended the
         engine.
         """
-        check_server(self._queue.client)
+        self._queue.clock.learn(check_server(self._queue.client))
+        self._started = self._queue.clock.now()
         backend = self._load()
         if backend is None:
             return
@@ -110,7 +112,7 @@ class Worker:
                 "model": backend.identity,
                 "queue": self._config.queue,
                 "rows": backend.max_rows,
-                "seconds": time.time() - self._started,
+                "seconds": time.monotonic() - self._began,
             },
         )
 

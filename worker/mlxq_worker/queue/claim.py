@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,8 @@ class Claim:
     """A job that is ours until its lease is lost.
 
     ``spec`` is None if the queue holds none. ``seq`` is the number of the next event.
-    ``submitted`` is in unix seconds. ``cancelled``: somebody asked for its end. ``errors`` and
+    ``submitted`` is in unix seconds. ``life`` tells the job from others that had or will have its
+    id. ``cancelled``: somebody asked for its end. ``errors`` and
     ``deaths``: transient errors that it met, and workers that died with it. ``alone``: it may
     begin only when nothing else is in flight.
     """
@@ -35,6 +35,7 @@ class Claim:
     cancelled: bool = False
     errors: int = 0
     alone: bool = False
+    life: str = ""
 
     @property
     def request_id(self) -> str:
@@ -49,13 +50,21 @@ class Refused:
     error: Exception
 
 
+@dataclass(frozen=True)
+class Retention:
+    """Seconds that ended jobs and dead letters are kept."""
+
+    result: int
+    dead: int
+
+
 class Claimer:
     """Claims entries for one worker."""
 
-    def __init__(self, keys: Keys, worker: str, dead_ttl: float) -> None:
+    def __init__(self, keys: Keys, worker: str, keep: Retention) -> None:
         self._keys = keys
         self._worker = worker
-        self._dead_ttl = dead_ttl
+        self._keep = keep
 
     def claim(self, link: Link, entries: Sequence[Entry]) -> list[Claim | Refused | None]:
         """Claim entries in one round trip; None for one that has nothing left to do.
@@ -69,31 +78,32 @@ class Claimer:
             if entry.deleted:
                 commands.append(("XACK", entry.stream, GROUP, entry.id))
             elif error := wrong.get(entry.key):
-                commands += self._discard(entry, error)
+                commands.append(self._discard(entry, error))
         replies = link.call(*commands) if commands else []
         claims = {e.key: _outcome(e, reply) for e, reply in zip(good, replies, strict=False)}
         return [claims.get(entry.key) for entry in entries]
 
     def _command(self, entry: Entry) -> Command:
-        job_id = entry.job_id or ""
+        keys, job_id = self._keys, entry.job_id or ""
+        names = [keys.job(job_id), keys.events(job_id), keys.result(job_id), keys.stray(job_id)]
         return run_script(
             "claim",
-            [self._keys.job(job_id), self._keys.events(job_id), entry.stream],
-            [job_id, self._worker, entry.id, GROUP, time.time(), "1" if entry.taken_over else "0"],
+            [*names, keys.dead, *keys.all_jobs()],
+            [
+                *(job_id, self._worker, entry.stream, entry.id, GROUP, entry.how),
+                *(self._keep.result, self._keep.dead),
+            ],
         )
 
-    def _discard(self, entry: Entry, error: MlxqError) -> list[Command]:
-        """Bury an entry that names no job: there is nobody to send an event to."""
-        now = time.time()
-        oldest = int((now - self._dead_ttl) * 1000)
-        fields = ("id", (entry.job_id or "")[:200], "code", error.code, "message", error.message)
-        return [
-            ("MULTI",),
-            ("XADD", self._keys.dead, "MINID", "~", oldest, "*", *fields, "attempts", 1, "t", now),
-            ("XACK", entry.stream, GROUP, entry.id),
-            ("XDEL", entry.stream, entry.id),
-            ("EXEC",),
-        ]
+    def _discard(self, entry: Entry, error: MlxqError) -> Command:
+        return run_script(
+            "discard",
+            [self._keys.dead, entry.stream],
+            [
+                *((entry.job_id or "")[:200], error.code, error.message),
+                *(self._keep.dead, GROUP, entry.id),
+            ],
+        )
 
 
 def _judge(entry: Entry) -> MlxqError | None:
@@ -114,7 +124,7 @@ def _outcome(entry: Entry, reply: Any) -> Claim | Refused | None:
     job_id = entry.job_id or ""
     values: list[Any] = list(reply)
     match values:
-        case [word, epoch, attempt, deaths, seq, spec, submitted, cancel, errors]:
+        case [word, epoch, attempt, deaths, seq, spec, submitted, cancel, errors, life]:
             return Claim(
                 entry,
                 job_id,
@@ -123,19 +133,13 @@ def _outcome(entry: Entry, reply: Any) -> Claim | Refused | None:
                 deaths=int(deaths),
                 seq=int(seq),
                 spec=spec,
-                submitted=_seconds(submitted),
+                submitted=float(submitted),
                 cancelled=cancel == b"1",
                 errors=int(errors),
                 alone=word == b"alone",
+                life=life.decode(),
             )
-        case [b"missing", epoch]:
-            return Claim(entry, job_id, int(epoch), submitted=time.time())
+        case [b"missing", epoch, submitted]:
+            return Claim(entry, job_id, int(epoch), submitted=float(submitted))
         case _:
             return None
-
-
-def _seconds(value: bytes) -> float:
-    try:
-        return float(value)  # a hash written by hand may hold anything
-    except ValueError:
-        return time.time()

@@ -10,10 +10,17 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import UnixDomainSocketConnection
 from redis.crc import key_slot
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from mlxq_schemas import DEFAULT_QUEUE, Keys
+from mlxq_schemas.clock import seconds_of
 from mlxq_schemas.errors import ConfigError, EvictionPolicy, QueueUnavailable
 from mlxq_schemas.finding import Nodes
 from mlxq_schemas.url import parse_url
@@ -69,11 +76,12 @@ def is_sharded(client: redis.Redis) -> bool:
     return nodes is not None and nodes.sharded
 
 
-def check_server(client: redis.Redis) -> None:
-    """Refuse a server on which jobs could be lost.
+def check_server(client: redis.Redis) -> float:
+    """Refuse a server on which jobs could be lost; the time there, in unix seconds.
 
     Raises :class:`QueueUnavailable` (no answer, or too old), :class:`EvictionPolicy`, or
-    :class:`ConfigError` for a node of a cluster that the URL does not call one.
+    :class:`ConfigError` for a node of a cluster that the URL does not call one, and for a user
+    who may not ask for the time.
     """
     where = address(client)
     try:
@@ -96,6 +104,7 @@ def check_server(client: redis.Redis) -> None:
         )
     _check_version(info, where, MIN_CLUSTER_VERSION if clustered else MIN_VERSION)
     _check_policy(info.get("maxmemory_policy") or _configured_policy(client), where)
+    return _server_time(client, where)
 
 
 def reason(error: BaseException) -> str:
@@ -136,6 +145,16 @@ def _check_version(info: dict[str, Any], where: str, least: tuple[int, int]) -> 
             f"the Redis server at {where} is version {version}; "
             f"mlxq needs {least[0]}.{least[1]} or newer"
         )
+
+
+def _server_time(client: redis.Redis, where: str) -> float:
+    try:
+        return seconds_of(client.time())
+    except NoPermissionError as error:
+        raise ConfigError(
+            f"the user of this worker may not run TIME on the Redis server at {where}: add +time "
+            "to the user's ACL, as in docs/operations.md; the queue's times are the server's"
+        ) from error
 
 
 def _configured_policy(client: redis.Redis) -> str | None:

@@ -1,4 +1,7 @@
-"""What running workers are asked: ``cancel <id>`` by producers, ``reclaim`` by each other."""
+"""What running workers are asked: ``cancel <id> <life>`` by producers, ``reclaim`` by each other.
+
+A message may be late: the life tells the job that was meant from a later one of the same id.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ RECLAIM: Final = "reclaim"
 class Control:
     """The step of the control duty.
 
-    ``held``: ids of the jobs in flight. ``cancel`` gets the id of a job to end; ``reclaim`` is
-    called when jobs were handed back.
+    ``held``: ids and lives of the jobs in flight. ``cancel`` gets those of a job to end;
+    ``reclaim`` is called when jobs were handed back.
     """
 
     def __init__(
@@ -28,8 +31,8 @@ class Control:
         client: redis.Redis,
         keys: Keys,
         *,
-        held: Callable[[], Sequence[str]],
-        cancel: Callable[[str], None],
+        held: Callable[[], Sequence[tuple[str, str]]],
+        cancel: Callable[[str, str], None],
         reclaim: Callable[[], None],
     ) -> None:
         self._client = client
@@ -76,16 +79,18 @@ class Control:
         if not held:
             return
         with self._client.pipeline(transaction=False) as pipe:
-            for job_id in held:
-                pipe.hget(self._keys.job(job_id), "cancel")
-            marks = pipe.execute()
-        for job_id, mark in zip(held, marks, strict=True):
-            if mark == b"1":
-                self._cancel(job_id)
+            for job_id, _ in held:
+                pipe.hmget(self._keys.job(job_id), "cancel", "life")
+            marks = pipe.execute(raise_on_error=False)
+        for (job_id, life), mark in zip(held, marks, strict=True):
+            if mark == [b"1", life.encode()]:
+                self._cancel(job_id, life)
 
     def _obey(self, message: str) -> None:
-        word, _, argument = message.partition(" ")
-        if word == "cancel" and argument:
-            self._cancel(argument)
-        elif word == RECLAIM:
-            self._reclaim()
+        match message.split(" "):
+            case ["cancel", job_id, life]:
+                self._cancel(job_id, life)
+            case [word] if word == RECLAIM:
+                self._reclaim()
+            case _:
+                pass

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from mlxq_schemas import Keys
-from mlxq_worker.queue.link import Command, Link
+from mlxq_schemas.clock import ServerClock
+from mlxq_worker.queue.link import Command, Link, run_script
 
 PERIOD: Final = 3.0
 """Seconds between heartbeats."""
@@ -18,26 +18,30 @@ Fields = Mapping[str, str | int | float]
 
 
 class Health:
-    """The step of the health duty. ``fields`` gives what the row says besides its heartbeat."""
+    """The step of the health duty. ``fields`` gives what the row says besides its heartbeat;
+    ``clock`` learns the server's time at each step.
+    """
 
-    def __init__(self, link: Link, keys: Keys, worker: str, fields: Callable[[], Fields]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        keys: Keys,
+        worker: str,
+        fields: Callable[[], Fields],
+        clock: ServerClock,
+    ) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
         self._fields = fields
+        self._clock = clock
 
     def step(self) -> float:
         """Write the row; the seconds until the next time."""
-        now = time.time()
-        row = {**self._fields(), "heartbeat": now}
-        pairs = (part for pair in row.items() for part in pair)
-        key = self._keys.worker(self._worker)
-        self._send(
-            ("HSET", key, *pairs),
-            ("EXPIRE", key, TTL),
-            ("ZADD", self._keys.workers, now + TTL, self._worker),
-            ("ZREMRANGEBYSCORE", self._keys.workers, "-inf", now - TTL),
-        )
+        pairs = (part for pair in self._fields().items() for part in pair)
+        names = [self._keys.worker(self._worker), self._keys.workers]
+        now = self._link.one(*run_script("health", names, [self._worker, TTL, *pairs]))
+        self._clock.learn(float(now))
         return PERIOD
 
     def remove(self) -> None:

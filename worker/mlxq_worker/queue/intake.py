@@ -13,7 +13,7 @@ from typing import Final
 from redis.exceptions import ResponseError
 
 from mlxq_schemas import GROUP, Keys, Priority
-from mlxq_worker.queue.entry import Entry, parse_reply
+from mlxq_worker.queue.entry import Entry, How, parse_reply
 from mlxq_worker.queue.link import Link
 
 BLOCK_MS: Final = 1000
@@ -103,15 +103,15 @@ class Intake:
         ensure_groups(self._link, self._streams)
         # Entries found at the start were left by an earlier process of this name, which died.
         for stream in self._streams:
-            self._take_pending(stream, taken_over=self._first)
+            self._take_pending(stream, "over" if self._first else "again")
         self._first = False
         self._seen = generation
 
-    def _take_pending(self, stream: str, *, taken_over: bool) -> None:
+    def _take_pending(self, stream: str, how: How) -> None:
         after = "0"
         while True:
             reply = self._link.one(*self._command(PAGE), "STREAMS", stream, after)
-            entries = parse_reply(reply, taken_over=taken_over)
+            entries = parse_reply(reply, how)
             if not entries:
                 return
             after = entries[-1].id

@@ -18,7 +18,7 @@ from mlxq_schemas import (
     TokenLogprob,
 )
 from mlxq_schemas.wire import encode_event
-from mlxq_worker.queue.claim import Claim
+from mlxq_worker.queue.claim import Claim, Retention
 from mlxq_worker.queue.link import Command, run_script
 
 
@@ -43,14 +43,6 @@ class PutOff:
 
 
 Closing = Ending | PutOff
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Seconds that ended jobs and dead letters are kept."""
-
-    result: int
-    dead: int
 
 
 class Standing(Enum):
@@ -132,14 +124,13 @@ class Outbox:
         Forgets what the server turns out to have.
         """
         epoch, state, seq = known_fields
-        if epoch is None or int(epoch) != self.claim.epoch:
+        if epoch != b"%d" % self.claim.epoch:  # unique over time: no other life of this id has it
             return Standing.LOST
         if state != b"running":
             return Standing.SETTLED if self.closing else Standing.LOST
-        known = int(seq or 0)
-        if known == self.seq + len(self.sent):
+        if seq == b"%d" % (self.seq + len(self.sent)):
             self.confirm(generation)
-        elif known == self.seq:
+        elif (seq or b"0") == b"%d" % self.seq:
             self.generation = generation
         else:
             return Standing.REWOUND
@@ -156,14 +147,14 @@ class Outbox:
             ),
         )
 
-    def command(self, keys: Keys, keep: Retention, now: float) -> Command:
+    def command(self, keys: Keys, keep: Retention) -> Command:
         """The write of what was taken."""
         events = [encode_event(event) for event in self.sent]
         match self.closing:
             case None:
                 return self._append(keys, events)
             case Ending() as ending:
-                return self._finish(keys, keep, now, ending, events)
+                return self._finish(keys, keep, ending, events)
             case PutOff() as put_off:
                 return self._retry(keys, put_off, events)
 
@@ -201,9 +192,7 @@ class Outbox:
             ],
         )
 
-    def _finish(
-        self, keys: Keys, keep: Retention, now: float, ending: Ending, events: list[bytes]
-    ) -> Command:
+    def _finish(self, keys: Keys, keep: Retention, ending: Ending, events: list[bytes]) -> Command:
         job_id, entry, event = self.claim.job_id, self.claim.entry, ending.event
         why = (event.code, event.message) if isinstance(event, Failed) else ("", "")
         return run_script(
@@ -214,7 +203,7 @@ class Outbox:
             ],
             [
                 *(self.claim.epoch, job_id, event.type, encode_event(event)),
-                *(encode_event(ending.result), keys.tokens(job_id), now, keep.result),
+                *(encode_event(ending.result), keys.tokens(job_id), keep.result),
                 *(GROUP, entry.id, *why, keep.dead, *events),
             ],
         )

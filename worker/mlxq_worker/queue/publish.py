@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -24,11 +23,11 @@ from redis.exceptions import (
 
 from mlxq_schemas import Event, Keys, TokenLogprob
 from mlxq_schemas.errors import MlxqError, QueueError
-from mlxq_worker.queue.claim import Claim
+from mlxq_worker.queue.claim import Claim, Retention
 from mlxq_worker.queue.connection import reason
 from mlxq_worker.queue.hand_back import hand_back_command
 from mlxq_worker.queue.link import Command, Link
-from mlxq_worker.queue.outbox import Closing, Outbox, Retention, Standing
+from mlxq_worker.queue.outbox import Closing, Outbox, Standing
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +36,9 @@ IDLE_PAUSE: Final = 1.0
 MAX_EVENTS: Final = 10_000
 MAX_CHARS: Final = 64 * 1024 * 1024
 """Unsent events and characters beyond which intake stops."""
+
+NO_JOB: Final = (None, None, None)
+"""What is known of a job whose hash is gone, or was overwritten."""
 
 PASSING: Final = (
     OutOfMemoryError,
@@ -47,8 +49,10 @@ PASSING: Final = (
     AskError,
     NoPermissionError,
 )
-PASSING_WORDS: Final = ("BUSY", "NOREPLICAS", "MISCONF")
-PASSING_IN_SCRIPTS: Final = ("-OOM ", "-READONLY ", "-MISCONF ", "-NOREPLICAS ")  # before Redis 7
+PASSING_WORDS: Final = ("BUSY", "NOREPLICAS", "MISCONF", "WRONGTYPE")
+PASSING_IN_SCRIPTS: Final = tuple(  # before Redis 7
+    f"-{word} " for word in ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "WRONGTYPE")
+)
 """Refusals that end by themselves or by an operator's hand: the write is kept and tried again."""
 
 
@@ -173,14 +177,13 @@ class Publisher:
             raise QueueError(f"the server refused {len(refusals)} writes: {refusals[0]}")
 
     def _command(self, box: Outbox) -> Command:
-        now = time.time()
         try:
-            return box.command(self._keys, self._keep, now)
+            return box.command(self._keys, self._keep)
         except Exception:
             # One job's bad event must not stop the events of all others for ever.
             log.exception("an event cannot be encoded", extra={"job": box.claim.job_id})
             box.give_up(MlxqError.code, "an event of this job could not be encoded")
-            return box.command(self._keys, self._keep, now)
+            return box.command(self._keys, self._keep)
 
     def _verified(self, boxes: Sequence[Outbox], generation: int) -> list[Outbox]:
         """Ask the server about claims last written on another connection; those still ours."""
@@ -192,10 +195,11 @@ class Publisher:
         )
         standing: dict[str, Standing] = {}
         for box, reply in zip(doubtful, replies, strict=True):
-            if isinstance(reply, Exception):
+            if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
                 raise QueueError(f"the server refused a look at a job: {reply}")
+            known = NO_JOB if isinstance(reply, Exception) else reply
             with self._lock:
-                standing[box.claim.request_id] = box.judge(reply, generation)
+                standing[box.claim.request_id] = box.judge(known, generation)
         return [box for box in boxes if self._still_ours(box, standing.get(box.claim.request_id))]
 
     def _still_ours(self, box: Outbox, standing: Standing | None) -> bool:

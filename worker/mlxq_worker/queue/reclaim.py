@@ -1,13 +1,13 @@
 """Taking over jobs of workers that died: entries whose lease has run out.
 
 One worker of a queue looks for them at a time: all that have room would find the same ones.
-While the server was away nobody could renew, so after a reconnect all leases may seem to have run
-out. Their owners get one lease's time to renew; only what was handed back is taken at once.
+While the server was away nobody could renew, so afterwards all leases may seem to have run out. A
+lease therefore counts only time in which some worker reached the server, which the queue's beats
+tell to all alike, however often a connection of one breaks. What was handed back is taken at once.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -49,19 +49,16 @@ class Reclaimer:
     ) -> None:
         self._link = link
         self._lock = keys.sweeper
+        self._beats = keys.beats
         self._worker = worker
         self._lease = lease
         self._period = period
         self._room = room
         self._take = take
         self._cursors = dict.fromkeys(keys.all_jobs(), START)
-        self._seen = 0  # generation of the connection
-        self._patient_until = 0.0
-        self._silence_ms = 0  # after which an entry is taken
 
     def step(self) -> float:
         """One sweep over all streams; the seconds until the next."""
-        self._silence_ms = self._silence()
         if self._room() <= 0:
             return self._period
         if not self._link.one("SET", self._lock, self._worker, "NX", "PX", LOCK_MS):
@@ -72,14 +69,6 @@ class Reclaimer:
         finally:
             self._link.one(*run_script("unlock", [self._lock], [self._worker]))
         return self._period
-
-    def _silence(self) -> int:
-        """Milliseconds without a renewal after which an entry is taken."""
-        generation, now = self._link.open(), time.monotonic()
-        if self._seen not in (0, generation):
-            self._patient_until = now + self._lease
-        self._seen = generation
-        return IDLE_MS if now < self._patient_until else max(1, int(self._lease * 1000))
 
     def _sweep(self, stream: str) -> None:
         """Go round all entries once, or until there is no room; then go on there next time."""
@@ -97,13 +86,14 @@ class Reclaimer:
                 turned = True
 
     def _claim(self, stream: str, count: int) -> list[Entry]:
-        command = ("XAUTOCLAIM", stream, GROUP, self._worker, self._silence_ms)
+        where = [GROUP, self._worker, self._cursors[stream], count, IDLE_MS]
+        sweep = run_script("sweep", [stream, self._beats], [self._lease, *where])
         try:
-            reply: Any = self._link.one(*command, self._cursors[stream], "COUNT", count)
+            reply: Any = self._link.one(*sweep)
         except ResponseError as error:
             self._cursors[stream] = START
             if not group_is_gone(error):  # intake creates it again
                 raise
             return []
         self._cursors[stream] = text(reply[0])
-        return parse_entries(stream, reply[1], taken_over=True)
+        return parse_entries(stream, reply[1], "over")

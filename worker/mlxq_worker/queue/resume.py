@@ -35,8 +35,11 @@ class _Story:
     model: str = ""
     makers: set[str] = field(default_factory=set[str])
     complete: bool = True
+    next_seq: int = 0
 
     def hear(self, event: Event) -> None:
+        self.complete = self.complete and event.seq == self.next_seq
+        self.next_seq = event.seq + 1
         match event:
             case Started():
                 self.model = event.model
@@ -51,11 +54,11 @@ class _Story:
                 pass
 
 
-def read_prior(client: redis.Redis, keys: Keys, job_id: str, model: str) -> Prior:
+def read_prior(client: redis.Redis, keys: Keys, job_id: str, model: str, seq: int) -> Prior:
     """The text published for a job since it last began anew, for ``model`` (identity) to go on.
 
-    Raises redis errors. An event that cannot be read, or that lacks its ids, or text of another
-    model asks for a restart.
+    Raises redis errors. Fewer events than ``seq``, one that cannot be read, or that lacks its ids,
+    or text of another model asks for a restart.
     """
     story = _Story()
     after = "-"
@@ -66,11 +69,12 @@ def read_prior(client: redis.Redis, keys: Keys, job_id: str, model: str) -> Prio
                 story.hear(decode_event(fields.get(b"e", b"")))
             except JobError:
                 story.complete = False
+                story.next_seq += 1
         if len(rows) < PAGE:
             break
         after = "(" + rows[-1][0].decode()
-    if not story.complete:
-        return Prior(restart="the text so far has no token ids to go on from")
+    if not story.complete or story.next_seq != seq:
+        return Prior(restart="events of the text so far, or their token ids, are missing")
     if others := story.makers - {model, ""}:
         return Prior(restart=f"the text so far is by {', '.join(sorted(others))}, not by {model}")
     return Prior("".join(story.texts), story.ids)

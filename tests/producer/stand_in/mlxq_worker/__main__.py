@@ -62,9 +62,9 @@ class StandIn:
             sys.exit("the stand-in gives up")
         keys = self.keys
         names = [keys.job(job_id), keys.events(job_id)]
-        claimed = self.run(
-            "claim", [*names, stream], job_id, "stand-in", entry, GROUP, time.time(), "0"
-        )
+        of_job = [*names, keys.result(job_id), keys.stray(job_id), keys.dead, *keys.all_jobs()]
+        args = (job_id, "stand-in", stream, entry, GROUP, "new", 600, 600)
+        claimed = self.run("claim", of_job, *args)
         _, epoch, _, _, _, spec, *_ = claimed
         job = decode_job(spec, job_id)
         text = self.text_for(job)
@@ -82,8 +82,8 @@ class StandIn:
             reason = ("", "")
         names += [keys.result(job_id), keys.results, keys.dead, stream]
         packed = (encode_event(end), encode_event(result), keys.tokens(job_id))
-        args = (epoch, job_id, end.type, *packed, time.time(), 600, GROUP, entry, *reason, 600)
-        self.run("finish", names, *args)
+        ends = (epoch, job_id, end.type, *packed, 600, GROUP, entry, *reason, 600)
+        self.run("finish", names, *ends)
 
     def text_for(self, job: Job) -> str | None:
         if MODE == "wrong":

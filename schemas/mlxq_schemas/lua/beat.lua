@@ -1,0 +1,5 @@
+-- A worker that renews its leases shows that the server could be reached.
+-- KEYS: beats
+-- ARGV: lease (s)
+-- Returns: ms without renewal after which an entry may be taken over; -1: none yet
+return witness(KEYS[1], tonumber(ARGV[1]), clock())

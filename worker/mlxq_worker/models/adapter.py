@@ -18,6 +18,7 @@ from mlx_vlm.models.cache import make_prompt_cache
 
 from mlxq_worker.models.prepared import Array, Prepared
 from mlxq_worker.models.vision import Vision, alike, join, split
+from mlxq_worker.models.windows import leave_out_empty_windows
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Adapter:
     """Along which the processor stacks a prompt's pictures."""
 
     def __init__(self, model: Any) -> None:
+        leave_out_empty_windows(model)
         self.model = model
         self.language_model: Any = getattr(model, "language_model", model)
         kinds, ends = ("image", "video", "audio"), ("id", "index")

@@ -34,6 +34,7 @@
     ├── Expired                      expired              events of a job are gone (TTL)
     └── ConfigError                  config               a setting is wrong
         └── ModelNotLoaded           model_not_loaded     a model folder or hub id cannot be loaded
+            └── RemoteCodeNeeded     remote_code_needed   it needs Python of its own
 
 An error whose ``transient`` is true may pass: a job that met it is tried again.
 """
@@ -181,3 +182,7 @@ class ConfigError(MlxqError):
 
 class ModelNotLoaded(ConfigError):
     code = "model_not_loaded"
+
+
+class RemoteCodeNeeded(ModelNotLoaded):
+    code = "remote_code_needed"

@@ -22,7 +22,7 @@ from tasks import TESTS
 
 def load_float32(folder: Path) -> tuple[Any, Any]:
     """Load the model with its weights cast to float32; returns (model, processor)."""
-    model, processor = load(str(folder))
+    model, processor = load(str(folder), trust_remote_code=False)
     model.update(tree_map(lambda weight: weight.astype(mx.float32), model.parameters()))
     return model, processor
 

@@ -21,7 +21,7 @@ def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
     ``write_at``: what was seen so often goes to ``cache_dir``.
     Raises :class:`~mlxq_schemas.errors.ModelNotLoaded`.
     """
-    loaded = load_model(config.model, config.dtype)
+    loaded = load_model(config.model, config.dtype, trust_remote_code=config.trust_remote_code)
     policy = MediaPolicy(
         roots=tuple(Path(root) for root in config.media_roots),
         allow_http=config.allow_http,

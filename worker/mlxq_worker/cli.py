@@ -73,6 +73,13 @@ def run(
     model_name: Annotated[
         str | None, _option("--model-name", "One more name that jobs may call the model by.")
     ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        _option(
+            "--trust-remote-code",
+            "Run Python that the model's folder brings. It may do all that you may do.",
+        ),
+    ] = _DEFAULT.trust_remote_code,
     max_rows: Annotated[
         int, _option("--max-rows", "Most jobs computed together.")
     ] = _DEFAULT.max_rows,

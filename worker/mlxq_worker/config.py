@@ -53,6 +53,7 @@ class WorkerConfig(BaseModel):
 
     ``model``: a folder, a Hugging Face id, None for the bundled model, or ``noop:[SECONDS]`` for
     an echo without a model (seconds per token). ``model_name``: one more name that jobs may use.
+    ``trust_remote_code``: Python in the model's folder may run, with all rights of the worker.
     ``max_cache_bytes``: most bytes of KV cache (0: no limit); rows are admitted by it.
     ``kv_bits``: keys and values of decoding rows in so few bits (None: as they are), one scale
     for ``kv_group_size`` values, in rows of at least ``kv_start`` tokens.
@@ -74,6 +75,7 @@ class WorkerConfig(BaseModel):
     queue: Annotated[str, AfterValidator(_queue_name)] = DEFAULT_QUEUE
     model: str | None = None
     model_name: str | None = None
+    trust_remote_code: bool = False
     max_rows: int = Field(default=16, ge=1, le=4096)
     prefill_step: int = Field(default=1024, ge=1)
     max_cache_bytes: int = Field(default=0, ge=0)

@@ -67,6 +67,23 @@ def test_options_and_variables_set_everything(configs: list[WorkerConfig], tmp_p
     assert (config.allow_http, config.lease, config.burst) == (False, 7.5, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "variables", "trusted"),
+    [
+        ([], {}, False),
+        (["--trust-remote-code"], {}, True),
+        ([], {"MLXQ_TRUST_REMOTE_CODE": "1"}, True),
+        ([], {"MLXQ_TRUST_REMOTE_CODE": "0"}, False),
+    ],
+)
+def test_a_models_python_is_trusted_if_that_is_said(
+    configs: list[WorkerConfig], arguments: list[str], variables: dict[str, str], trusted: bool
+) -> None:
+    result = CliRunner().invoke(cli.app, arguments, env=variables)
+    assert result.exit_code == 0, result.output
+    assert [config.trust_remote_code for config in configs] == [trusted]
+
+
 def test_every_setting_has_an_option() -> None:
     text = CliRunner().invoke(cli.app, ["--help"], terminal_width=500).output
     special = {"media_roots": "media-root", "allow_http": "no-http", "log_format": "log-json"}

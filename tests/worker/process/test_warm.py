@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from mlxq_producer import Producer
+from mlxq_worker.bundled import bundled_model_path
 from mlxq_worker.cache.disk_care import verify
 from mlxq_worker.cache.disk_folder import CacheFolder
 from pictures import draw
@@ -127,3 +129,24 @@ def test_wrong_settings_are_one_line(tmp_path: Path, options: list[str], named: 
     assert done.stderr.startswith("error[config]: ")
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_python_of_a_model_runs_if_that_is_said(tmp_path: Path) -> None:
+    """As for workers: one line says what the folder needs."""
+    folder, mark = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(bundled_model_path(), folder)
+    (folder / "own.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\nfrom mlx_vlm.models.qwen3_vl import *\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**config, "model_type": "no_such", "model_file": "own.py"})
+    )
+    write(tmp_path / "p.jsonl", {"prompt": "Who?"})
+    done = run(tmp_path / "cache", tmp_path / "p.jsonl", "--model", folder)
+    assert done.returncode == 2
+    assert "error[remote_code_needed]: " in done.stderr
+    assert "own.py" in done.stderr
+    assert not mark.exists()
+    run(tmp_path / "cache", tmp_path / "p.jsonl", "--model", folder, "--trust-remote-code")
+    assert mark.exists()

@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from mlxq_schemas import Sampling
-from mlxq_schemas.errors import BadMessage, ConfigError, MlxqError, ModelNotLoaded
+from mlxq_schemas.errors import BadMessage, ConfigError, MlxqError, ModelNotLoaded, RemoteCodeNeeded
 from mlxq_schemas.wire import MAX_JOB_BYTES, describe, parse_job, unpack
 from mlxq_worker.config import WorkerConfig
 
@@ -75,6 +75,12 @@ def warm(
     dtype: Annotated[
         str, typer.Option(envvar="MLXQ_DTYPE", help="As the workers' option.")
     ] = _DEFAULT.dtype,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", envvar="MLXQ_TRUST_REMOTE_CODE", help="As the workers' option."
+        ),
+    ] = _DEFAULT.trust_remote_code,
     media_root: Annotated[
         list[Path] | None,
         typer.Option(
@@ -96,6 +102,7 @@ def warm(
     """
     fields: dict[str, Any] = {"model": model, "dtype": dtype, "cache_dir": folder}
     fields |= {"media_roots": tuple(media_root or ()), "cache_dir_bytes": dir_bytes}
+    fields |= {"trust_remote_code": trust_remote_code}
     try:
         config = WorkerConfig(**fields, max_rows=1, name="warm")
     except ValidationError as error:
@@ -105,6 +112,8 @@ def warm(
             report = fill(config, lines)
     except OSError as error:
         raise ConfigError(f"cannot read {prompts}: {error.strerror or error}") from error
+    except RemoteCodeNeeded:
+        raise
     except ModelNotLoaded as error:
         raise ConfigError(error.message) from error
     _show(report, as_json=as_json)

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
+import logging
+import shutil
 import warnings
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map_with_path
-from mlx_vlm.utils import get_model_path, load
+from mlx_vlm.utils import get_model_and_args, get_model_path, load, load_processor
 
-from mlxq_schemas.errors import ModelNotLoaded
+from mlxq_schemas.errors import ModelNotLoaded, RemoteCodeNeeded
 from mlxq_worker.bundled import bundled_model_path
+from mlxq_worker.models.identity import folder_digest, identity
+from mlxq_worker.models.remote_code import (
+    MODEL_FILE,
+    PROCESSORS,
+    RemoteCode,
+    data_only,
+    find_remote_code,
+)
 from mlxq_worker.models.templates import mend_template
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-_PARTS = {".json", ".jinja", ".model", ".safetensors", ".txt"}
-_WHOLE = 64 * 1024 * 1024
-_SAMPLES = 1024
-_SAMPLE_BYTES = 4096
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to serve. ``identity`` is ``name@digest`` of settings and weights; ``content``
-    the digest and the types in memory, whatever name it was loaded by."""
+    """A model ready to serve. ``content`` is a digest of its settings and weights, and the types in
+    memory, whatever name it was loaded by; ``identity`` is ``name@digest`` of that."""
 
     model: Any
     processor: Any
@@ -45,45 +51,106 @@ class LoadedModel:
         return getattr(self.processor, "tokenizer", self.processor)
 
 
-def load_model(name: str | None = None, dtype: DtypeName = "auto") -> LoadedModel:
+def load_model(
+    name: str | None = None, dtype: DtypeName = "auto", *, trust_remote_code: bool = False
+) -> LoadedModel:
     """Load ``name`` (folder or hub id; None is the bundled model) in the calling thread.
 
     ``dtype`` "auto" keeps the weights' own type on a GPU and takes float32 on a CPU, where
-    half precision is slower. Raises :class:`ModelNotLoaded`.
+    half precision is slower. Python in the folder runs only with ``trust_remote_code``, and then
+    with all rights of the process. Raises :class:`ModelNotLoaded`, or its kind
+    :class:`RemoteCodeNeeded` for a folder that does not load without its Python.
     """
     path = _find(name)
     try:
         with warnings.catch_warnings():
             # Processors warn about their own defaults, and take an error for a wrong processor.
             warnings.simplefilter("ignore")
-            model, processor = load(str(path))
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+            model, processor = _load(path, trust_remote_code=trust_remote_code)
+        digest = folder_digest(path, with_python=trust_remote_code)
+    except ModelNotLoaded:
+        raise
+    except Exception as error:  # the libraries' errors share no base class
         raise ModelNotLoaded(f"{path} does not load: {error}") from error
     mend_template(processor)
     _cast(model, dtype)
     config = _read_json(path / "config.json")
     tokenizer = getattr(processor, "tokenizer", processor)
     label = name or path.name
-    digest = _digest(path)
     weights: Any = tree_flatten(model.parameters())
     types = {str(value.dtype) for _, value in weights}
+    content = ":".join([digest, *sorted(types)])
     return LoadedModel(
         model=model,
         processor=processor,
         path=path,
         name=label,
-        identity=f"{label}@{digest}",
-        content=":".join([digest, *sorted(types)]),
+        identity=identity(path.name if _is_folder(label) else label, content),
+        content=content,
         eos=_eos_ids(config, _read_json(path / "generation_config.json"), processor, tokenizer),
         context=_context_length(config),
     )
+
+
+def _load(path: Path, *, trust_remote_code: bool) -> tuple[Any, Any]:
+    """Model and processor. Without trust, Python in the folder is out of the libraries' reach."""
+    if trust_remote_code:
+        return load(str(path), trust_remote_code=True)
+    code = find_remote_code(path)
+    if not code.files:
+        return load(str(path), trust_remote_code=False)
+    log.warning("%s brings Python of its own, which does not run: %s", path, code)
+    view = data_only(path)
+    try:
+        model, processor = load(str(view), trust_remote_code=False)
+        _check_processor(view, processor, code)
+    except Exception as error:
+        needed = _needs(view, code)
+        shutil.rmtree(view.parent, ignore_errors=True)
+        message = str(error).replace(str(view), str(path))
+        if needed:
+            raise RemoteCodeNeeded(
+                f"{path} does not load without the Python that it brings ({code}): {message}. "
+                "That could do all that you may do: read it, and if you trust it, start the worker "
+                "with --trust-remote-code; or name a model that comes without"
+            ) from error
+        raise ModelNotLoaded(f"{path} does not load: {message}") from error
+    # Weights that a model reads as it goes are found by way of the view.
+    weakref.finalize(model, shutil.rmtree, view.parent, ignore_errors=True)
+    return model, processor
+
+
+def _check_processor(view: Path, processor: Any, code: RemoteCode) -> None:
+    """Raise ValueError for a model of pictures that would go without its own image processor."""
+    sees = bool(_read_json(view / "config.json").get("vision_config"))
+    if sees and code.roles & PROCESSORS and not hasattr(processor, "image_processor"):
+        raise ValueError("no image processor is known for it but its own")
+
+
+def _needs(view: Path, code: RemoteCode) -> bool:
+    """Whether Python is what a folder lacks that did not load, rather than sound files."""
+    if MODEL_FILE in code.roles:
+        return True
+    try:
+        get_model_and_args(_read_json(view / "config.json"))
+    except Exception:  # noqa: BLE001 - the family is unknown
+        return bool(code.roles - PROCESSORS)
+    try:
+        _check_processor(view, load_processor(view, trust_remote_code=False), code)
+    except Exception:  # noqa: BLE001 - what it raises depends on what is lacking
+        return bool(code.roles & PROCESSORS)
+    return False
+
+
+def _is_folder(name: str) -> bool:
+    return Path(name).expanduser().is_dir()
 
 
 def _find(name: str | None) -> Path:
     if name is None:
         return bundled_model_path()
     path = Path(name).expanduser()
-    if path.is_dir():
+    if _is_folder(name):
         if not (path / "config.json").is_file():
             raise ModelNotLoaded(f"{path} holds no config.json: name a model folder or a hub id")
         return path.resolve()
@@ -145,22 +212,3 @@ def _context_length(config: dict[str, Any]) -> int:
     text = _text_config(config)
     value = text.get("max_position_embeddings") or config.get("max_position_embeddings")
     return int(value) if value else 2**31
-
-
-def _digest(path: Path) -> str:
-    """12 hex digits that tell models apart: their settings, tokenizer, template and weights.
-
-    Large weights are read in samples all over the file.
-    """
-    digest = hashlib.sha256()
-    for file in sorted(path.iterdir()):
-        if file.suffix not in _PARTS or not file.is_file():
-            continue
-        size = file.stat().st_size
-        digest.update(f"{file.name}:{size};".encode())
-        step, length = (1, size) if size <= _WHOLE else (_SAMPLES, _SAMPLE_BYTES)
-        with file.open("rb") as stream:
-            for n in range(step):
-                stream.seek(size * n // step, os.SEEK_SET)
-                digest.update(stream.read(length))
-    return digest.hexdigest()[:12]

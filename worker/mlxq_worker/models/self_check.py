@@ -14,6 +14,7 @@ from mlxq_worker.models import caches
 from mlxq_worker.models.adapter import Adapter, Embedded
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.templates import render
 from mlxq_worker.models.vision import Vision
 
 STEPS = 4
@@ -87,15 +88,11 @@ def _prompts(processor: Any) -> list[tuple[str, Prepared]]:
 
 def _templated(processor: Any, text: str, images: int) -> str:
     tokenizer = getattr(processor, "tokenizer", processor)
-    template = processor if getattr(processor, "chat_template", None) else tokenizer
-    if not getattr(template, "chat_template", None) and not images:
+    templates = [getattr(owner, "chat_template", None) for owner in (processor, tokenizer)]
+    if not any(templates) and not images:
         return text
     content: Any = [*[{"type": "image"}] * images, {"type": "text", "text": text}]
-    messages = [{"role": "user", "content": content if images else text}]
-    rendered: str = template.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False
-    )
-    return rendered
+    return render(processor, [{"role": "user", "content": content if images else text}])
 
 
 def _picture(seed: int) -> Image.Image:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mlxq_schemas import AudioPart, ImagePart, Job, Message, Part, TextPart, VideoPart
 from mlxq_schemas.errors import TemplateFailed, Unsupported
+from mlxq_worker.models.templates import render
 
 _render_lock = threading.Lock()
 """Chat templates compile into a shared cache on first use; rendering takes microseconds."""
@@ -54,13 +55,9 @@ def stable_tokens(processor: Any, job: Job, text: str, count: int) -> int:
 
 
 def _render(processor: Any, job: Job, chat: Sequence[Message]) -> str:
-    template = processor if getattr(processor, "chat_template", None) else processor.tokenizer
     messages = [_as_template(message) for message in chat]
     with _render_lock:
-        text: str = template.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **job.chat_template_kwargs
-        )
-    return text
+        return render(processor, messages, **job.chat_template_kwargs)
 
 
 def _as_template(message: Message) -> dict[str, Any]:

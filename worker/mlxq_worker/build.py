@@ -30,6 +30,8 @@ def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
         max_pixels=config.max_image_pixels,
         min_side=config.min_image_side,
     )
+    quantisation = _quantisation(config)
+    identity = loaded.identity + (f"-{quantisation.label}" if quantisation else "")
     generator = BatchGenerator(
         loaded.model,
         loaded.processor,
@@ -38,7 +40,7 @@ def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
         max_cache_bytes=config.max_cache_bytes,
         prefix_cache_bytes=config.prefix_cache_bytes,
         feature_cache_bytes=config.feature_cache_bytes,
-        quantisation=_quantisation(config),
+        quantisation=quantisation,
         identity=loaded.content,
         disk=_disk(config, write_at),
         eos=loaded.eos,
@@ -47,8 +49,8 @@ def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
     return Backend(
         generator=generator,
         prepare=Preparer(loaded.processor, policy, loaded.context, config.input_cache_bytes),
-        names=_names(loaded, config.model_name),
-        identity=loaded.identity,
+        names=_names(loaded, identity, config.model_name),
+        identity=identity,
         max_rows=config.max_rows,
     )
 
@@ -71,9 +73,9 @@ def _disk(config: WorkerConfig, write_at: int) -> DiskTier | None:
     )
 
 
-def _names(loaded: LoadedModel, extra: str | None) -> frozenset[str]:
+def _names(loaded: LoadedModel, identity: str, extra: str | None) -> frozenset[str]:
     """What a job's ``model`` may say: the name as given, its last part, the identity, the alias."""
-    names = {loaded.name, loaded.path.name, loaded.name.rsplit("/", 1)[-1], loaded.identity}
+    names = {loaded.name, loaded.path.name, loaded.name.rsplit("/", 1)[-1], identity}
     if extra:
         names.add(extra)
     return frozenset(names)

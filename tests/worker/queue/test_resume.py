@@ -92,3 +92,22 @@ def test_text_after_a_restart_does_not_need_what_was_before(
     first, second, *_ = (entry for entry, _ in redis_client.xrange(keys.events("a")))
     redis_client.xdel(keys.events("a"), first, second)
     assert prior_of(client, other, "m") == Prior("new", [2])
+
+
+@pytest.mark.parametrize(
+    ("maker", "goes_on"),
+    [
+        ("m@1a2b", True),
+        ("other/name@1a2b", True),
+        ("m@1a2c", False),
+        ("m@1a2b-kv8g64", False),
+        ("m", False),
+    ],
+)
+def test_a_digest_says_who_goes_on_not_a_name(
+    client: redis.Redis, keys: Keys, other: LuaWorker, maker: str, goes_on: bool
+) -> None:
+    published(other, Started(job="a", model=maker), token("so far", 1))
+    prior = prior_of(client, other, "m@1a2b")
+    assert (prior == Prior("so far", [1])) is goes_on
+    assert (maker in prior.restart) is not goes_on

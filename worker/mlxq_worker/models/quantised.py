@@ -29,6 +29,11 @@ class Quantisation:
     group_size: int = 64
     start: int = 0
 
+    @property
+    def label(self) -> str:
+        """``kv8g64``, ``kv4g32s512``: texts differ where this does."""
+        return f"kv{self.bits}g{self.group_size}" + (f"s{self.start}" if self.start else "")
+
 
 def merge(caches: Sequence[list[Any]], how: Quantisation | None = None) -> list[Any]:
     """Batch caches, one a layer, of rows' unbatched ones; row order is kept.

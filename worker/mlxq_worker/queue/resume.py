@@ -75,6 +75,11 @@ def read_prior(client: redis.Redis, keys: Keys, job_id: str, model: str, seq: in
         after = "(" + rows[-1][0].decode()
     if not story.complete or story.next_seq != seq:
         return Prior(restart="events of the text so far, or their token ids, are missing")
-    if others := story.makers - {model, ""}:
+    if others := {maker for maker in story.makers if maker and not _same(maker, model)}:
         return Prior(restart=f"the text so far is by {', '.join(sorted(others))}, not by {model}")
     return Prior("".join(story.texts), story.ids)
+
+
+def _same(maker: str, model: str) -> bool:
+    """Whether two identities (``name@digest``) are of one model, whatever it is called."""
+    return maker.rpartition("@")[2] == model.rpartition("@")[2]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 import tiny_models
 from mlxq_schemas import Job
 from mlxq_schemas.errors import ModelNotLoaded, RemoteCodeNeeded, TemplateFailed
-from mlxq_worker.models import remote_code
+from mlxq_worker.models import load, remote_code
 from mlxq_worker.models.load import load_model
 from mlxq_worker.models.templates import UNGUARDED, render
 from mlxq_worker.prepare.prompt import render_prompt
@@ -285,13 +287,39 @@ def test_a_family_that_only_the_folder_knows_needs_its_python(copy, mark):
 def test_a_model_of_pictures_is_not_served_without_its_processor(copy, mark):
     folder = copy("llava")
     plant(folder, mark)
-    (folder / "preprocessor_config.json").unlink()
-    change(folder / "config.json", model_type="llava_bunny")
-    (folder / "processor_config.json").unlink(missing_ok=True)
-    change(folder / "tokenizer_config.json", auto_map={"AutoProcessor": "processing_own.Own"})
-    with pytest.raises(RemoteCodeNeeded):
+    named = {"AutoImageProcessor": "image_processing_own.Own"}
+    change(folder / "preprocessor_config.json", image_processor_type="Own", auto_map=named)
+    with pytest.raises(RemoteCodeNeeded, match="image_processing_own"):
         load_model(str(folder), "float32")
     assert quiet(mark)
+
+
+def test_nor_as_if_it_were_a_model_of_text(copy, mark, monkeypatch):
+    """Where transformers knows no processor it gives the tokenizer."""
+    folder = copy("llava")
+    plant(folder, mark)
+    change(folder / "config.json", auto_map={"AutoProcessor": "processing_own.Own"})
+    real = load.load
+
+    def tokenizer_only(*arguments, **options):
+        model, processor = real(*arguments, **options)
+        return model, processor.tokenizer
+
+    monkeypatch.setattr(load, "load", tokenizer_only)
+    monkeypatch.setattr(load, "load_processor", lambda *_, **__: object())
+    with pytest.raises(RemoteCodeNeeded, match="image processor"):
+        load_model(str(folder), "float32")
+
+
+def test_a_config_keeps_an_empty_map(copy, mark, monkeypatch, tmp_path):
+    """LLaVA-Bunny's config must have one."""
+    folder = copy("llama")
+    plant(folder, mark)
+    change(folder / "config.json", auto_map=AUTO_MAP, model_file="modeling_own.py")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    config = json.loads((remote_code.data_only(folder) / "config.json").read_text())
+    assert config["auto_map"] == {}
+    assert "model_file" not in config
 
 
 def test_damage_is_no_reason_to_run_anything(copy, mark):
@@ -306,9 +334,6 @@ def test_damage_is_no_reason_to_run_anything(copy, mark):
 
 
 def test_the_view_is_gone_with_the_model(copy, mark, tmp_path, monkeypatch):
-    import gc
-    import tempfile
-
     views = tmp_path / "views"
     views.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(views))

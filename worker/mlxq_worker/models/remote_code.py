@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,20 +70,25 @@ def data_only(folder: Path) -> Path:
     and settings without what names Python. Raises OSError.
     """
     view = Path(tempfile.mkdtemp(prefix="mlxq-model-"), folder.name)
-    view.mkdir()
-    for file in walk(folder):
-        if file.suffix in PYTHON:
-            continue
-        place = view / file.relative_to(folder)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        found = set[str]()
-        settings = _settings(file)
-        rest = None if settings is None else _strip(settings, found)
-        if not found:
-            place.symlink_to(file.absolute())
-        elif rest:
-            place.write_text(json.dumps(rest), encoding="utf-8")
+    try:
+        for file in walk(folder):
+            if file.suffix not in PYTHON:
+                _show(file, view / file.relative_to(folder))
+    except BaseException:
+        shutil.rmtree(view.parent, ignore_errors=True)
+        raise
     return view
+
+
+def _show(file: Path, place: Path) -> None:
+    found = set[str]()
+    settings = _settings(file)
+    rest = None if settings is None else _strip(settings, found)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not found:
+        place.symlink_to(file.absolute())
+    elif rest and rest.keys() != {_AUTO_MAP}:
+        place.write_text(json.dumps(rest), encoding="utf-8")
 
 
 def _settings(file: Path) -> dict[str, Any] | None:
@@ -101,12 +107,16 @@ def _settings(file: Path) -> dict[str, Any] | None:
 
 
 def _strip(settings: dict[str, Any], found: set[str], *, top: bool = True) -> dict[str, Any]:
-    """The settings without what names Python; what it is named for goes to ``found``."""
+    """The settings without what names Python; what it is named for goes to ``found``.
+
+    An empty ``auto_map`` stays, since some families' configs must have one.
+    """
     rest: dict[str, Any] = {}
     for key, value in settings.items():
         # In a vocabulary the same words are keys of numbers.
         if key == _AUTO_MAP and isinstance(value, dict):
             found.update(cast("dict[str, Any]", value))
+            rest[key] = {}
         elif key == _AUTO_MAP and isinstance(value, (list, str)):
             found.add("AutoTokenizer")  # the form of old tokenizers
         elif key == MODEL_FILE and top and isinstance(value, str):

@@ -15,12 +15,13 @@ from worker_process import PATIENCE, StartWorker
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_changed_generation_config_begins_the_text_anew(
     start_worker: StartWorker, producer: Producer, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(folders("llama"), tmp_path / "first" / "model"))
     first = start_worker("--grace", "0", model=str(folder))
-    producer.submit(id="a", prompt="Count.", max_tokens=900, ignore_eos=True)
+    producer.submit(id="a", prompt="Count.", max_tokens=1900, ignore_eos=True)
     reader = producer.follow("a")
     while not isinstance(next(reader), Token):
         pass
@@ -36,7 +37,7 @@ def test_a_changed_generation_config_begins_the_text_anew(
     second.wait()
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3]}))
     start_worker(model=str(folder))
-    assert producer.result("a", wait=3 * PATIENCE).type == "finished"
+    assert producer.result("a", wait=4 * PATIENCE).type == "finished"
     [retrying] = [event for event in producer.follow("a") if isinstance(event, Retrying)]
     assert retrying.restart
     assert "by another name@" in retrying.message

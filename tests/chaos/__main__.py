@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
+from chaos.kinds import KINDS, Kinds, kinds_left_out
 from chaos.run import Outcome, Quotas, Run
 
 
@@ -20,13 +21,20 @@ def main() -> int:
         parser.add_argument(f"--{quota.name}", type=int, default=quota.default)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--keep", type=Path, help="keep logs and data in this folder")
+    names = ", ".join(KINDS)
+    parser.add_argument("--without", default="", help=f"kinds of faults to leave out: {names}")
+    parser.add_argument("--only", default="", help="the kinds of faults to do, and no others")
     options = parser.parse_args()
+    try:
+        without = kinds_left_out(options.without, options.only)
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no process stays behind
     quotas = Quotas(**{quota.name: getattr(options, quota.name) for quota in fields(Quotas)})
     with tempfile.TemporaryDirectory(prefix="mlxq-chaos-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        outcome = Run(quotas, folder).run()
+        outcome = Run(quotas, folder, Kinds(quotas.seed, without)).run()
     print(json.dumps(outcome.figures, indent=1) if options.json else table(outcome))
     for problem in outcome.problems[:50]:
         print(problem, file=sys.stderr)

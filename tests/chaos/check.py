@@ -1,189 +1,256 @@
 """The judgement from outside: plain redis-py and msgpack, none of our code.
 
-Every id that a producer was promised, and every other id that the server knows, must have its
+Every life that a producer was promised, and every other that the server knows, must have its
 whole story there: events numbered without gap or repeat, one end, one result, one results row,
-and the text that the model says alone.
+the text that the model says alone, and nothing of a former life of its id. What a FLUSHALL found
+unfinished must have been sent again, and so must have ended once afterwards.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import msgpack
 import redis
 
-ENDS = {"finished", "failed", "cancelled", "expired"}
+from chaos.diary import Life, Lives
+from chaos.records import ENDS, Record, Snapshot, snapshot
+from chaos.story import StoryJudge
+
 PERMANENT = {"results", "dead", "delayed", "workers", "jobs:high", "jobs:normal", "jobs:low"}
 NO_TTL = -1
+ORPHAN = "bad_message"
+"""Code of a job whose entry was read before a FLUSHALL and claimed after it."""
 
-
-@dataclass
-class Diaries:
-    """What all producers wrote down: templates by id, ids promised, cancelled, and read."""
-
-    templates: dict[str, str] = field(default_factory=dict[str, str])
-    accepted: set[str] = field(default_factory=set[str])
-    cancelled: set[str] = field(default_factory=set[str])
-    read: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-
-    @classmethod
-    def of(cls, paths: Iterable[Path]) -> Diaries:
-        found = cls()
-        for line in (line for path in paths for line in path.read_bytes().splitlines()):
-            try:
-                step = json.loads(line)
-            except ValueError:
-                continue  # its writer was killed
-            match step:
-                case {"try": job_id, "template": name}:
-                    found.templates[job_id] = name
-                case {"accepted": job_id}:
-                    found.accepted.add(job_id)
-                case {"cancel": job_id}:
-                    found.cancelled.add(job_id)
-                case {"read": job_id}:
-                    found.read[job_id] = step
-                case _:
-                    raise ValueError(f"not a step of a diary: {line!r}")
-        return found
+Place = tuple[str, int, int]
+"""Id, number of the life, age of the server."""
 
 
 @dataclass
 class Verdict:
-    """``problems`` names each job that is lost, doubled or wrong, and each key left over."""
+    """``problems`` names each job that is lost, doubled or wrong, and each key left over.
+
+    ``mixed`` counts stories with events of another life in them. ``unfinished``: lives that a
+    FLUSHALL ended, ``swept``: entries that outlived their records there.
+    """
 
     jobs: int = 0
     tokens: int = 0
     resumed: int = 0
     restarted: int = 0
+    unfinished: int = 0
+    swept: int = 0
     ends: Counter[str] = field(default_factory=Counter[str])
+    after: Counter[str] = field(default_factory=Counter[str])
+    asleep: int = 0
     lost: int = 0
     doubled: int = 0
     wrong: int = 0
+    mixed: int = 0
     left_over: int = 0
     problems: list[str] = field(default_factory=list[str])
 
     @property
     def clean(self) -> bool:
-        return not (self.lost or self.doubled or self.wrong or self.left_over)
+        return not (self.lost or self.doubled or self.wrong or self.mixed or self.left_over)
 
 
 class Checker:
-    """Looks at one queue after all has ended."""
+    """Looks at one queue after all has ended; ``flushed`` is what each FLUSHALL took away."""
 
     def __init__(
-        self, client: redis.Redis, queue: str, pool: Mapping[str, dict[str, Any]], diaries: Diaries
+        self,
+        client: redis.Redis,
+        queue: str,
+        pool: Mapping[str, dict[str, Any]],
+        lives: Lives,
+        flushed: Sequence[Snapshot] = (),
     ) -> None:
         self._client = client
         self._prefix = f"mlxq:{{{queue}}}:"
-        self._pool = pool
-        self._diaries = diaries
+        self._lives = lives
+        self._last = snapshot(client, queue)
+        self._ages = {shot.age: shot for shot in [*flushed, self._last]}
+        self._stories = StoryJudge(pool, lives)
+        self._ended: Counter[tuple[str, int]] = Counter()  # by id and age
+        self._orphans: Counter[tuple[str, int]] = Counter()
         self.verdict = Verdict()
 
     def check(self) -> Verdict:
-        """Every job, then what is left over."""
-        rows = Counter(
-            fields[b"id"].decode() for _, fields in self._client.xrange(f"{self._prefix}results")
-        )
-        known = {key.decode().removeprefix(f"{self._prefix}job:") for key in self._keys("job:*")}
-        jobs = sorted(self._diaries.accepted | known)
-        self.verdict.jobs = len(jobs)
-        for job_id in jobs:
-            self._job(job_id, rows[job_id])
-        for job_id in set(rows) - set(jobs):
-            self._note("doubled", job_id, "a results row of a job that nobody sent")
+        """Every life, every row, then what is left over."""
+        records = dict(self._records())
+        for (job_id, number, age), record in sorted(records.items()):
+            self._record(self._lives.found.get((job_id, number)), age, record)
+        for life in self._lives:
+            self._promise(life, {p[2]: r for p, r in records.items() if p[:2] == _name(life)})
+        for age, shot in self._ages.items():
+            self._rows(age, shot)
+        self._dead_letters(records)
         self._streams()
         self._litter()
         return self.verdict
 
-    def _keys(self, pattern: str) -> Iterator[bytes]:
-        return self._client.scan_iter(f"{self._prefix}{pattern}", count=1000)
+    def _records(self) -> Iterator[tuple[Place, Record]]:
+        """Of each place what was seen last."""
+        for life in self._lives:
+            for age, record in life.stories:
+                yield (*_name(life), age), record
+        for age, shot in self._ages.items():
+            for record in shot.records:
+                yield (record.job_id, self._number(record), age), record
+
+    def _number(self, record: Record) -> int:
+        """The life of a record; one that does not say is of the only one that was pushed."""
+        return record.life or int(record.spec is not None)
 
     def _note(self, kind: str, name: str, why: str) -> None:
         setattr(self.verdict, kind, getattr(self.verdict, kind) + 1)
-        self.verdict.problems.append(f"{kind}: {name}: {why}")
+        self.verdict.problems.append(f"{kind}: {name}: {why}"[:1000])
 
-    def _job(self, job_id: str, rows: int) -> None:
-        entries: Any = self._client.xrange(f"{self._prefix}events:{job_id}")
-        events = [msgpack.unpackb(fields[b"e"]) for _, fields in entries]
-        stored = self._client.get(f"{self._prefix}result:{job_id}")
+    def _record(self, life: Life | None, age: int, record: Record) -> None:
+        job_id = record.job_id
+        if record.spec is None:
+            self._without_spec(age, record)
+            return
+        if life is None:
+            self._ended[job_id, age] += _has_ended(record)
+            self._note("wrong", job_id, f"life {record.life}, which nobody sent")
+            return
+        name = f"{job_id} life {life.number}"
+        found = self._stories.judge(life, age, record)
+        if found.ends:
+            self._ended[job_id, age] += 1
+            self._count(life, record, found.tokens, found.restarts)
+        elif age == self._last.age:
+            kept = {key: value for key, value in record.kept.items() if key != "spec"}
+            self._note("lost", name, f"0 ends, result {record.result is not None}, {kept}")
+        else:
+            self.verdict.unfinished += 1
+        for kind, why in found.faults:
+            self._note(kind, name, f"{why}; {_outline(record)}")
+
+    def _count(self, life: Life, record: Record, tokens: int, restarts: int) -> None:
+        verdict, end = self.verdict, record.events[-1]
+        verdict.jobs += 1
+        verdict.after[life.after] += 1
+        verdict.asleep += life.asleep
+        verdict.ends[end["type"]] += 1
+        verdict.tokens += tokens
+        verdict.resumed += end.get("attempt", 0) > 1 and tokens > 0
+        verdict.restarted += restarts
+
+    def _without_spec(self, age: int, record: Record) -> None:
+        """An entry may outlive its record in a FLUSHALL; then it fails, and nothing more."""
+        events = record.events
         ends = [event for event in events if event["type"] in ENDS]
-        if not ends or stored is None or not rows:
-            state = f"{len(ends)} ends, result {stored is not None}, {rows} results rows"
-            kept = self._client.hgetall(f"{self._prefix}job:{job_id}")
-            self._note("lost", job_id, f"{state}, {kept!r}"[:700])
+        codes = [event.get("code") for event in ends]
+        if age and codes == [ORPHAN] and len(events) <= 2 and "state" in record.kept:
+            self._orphans[record.job_id, age] += 1
+        elif not record.kept:
+            self._note("mixed", record.job_id, f"events without a job: {_outline(record)}")
+        else:
+            self._note("lost", record.job_id, f"no spec: {record.kept}, {_outline(record)}")
+
+    def _promise(self, life: Life, records: Mapping[int, Record]) -> None:
+        """What was accepted is there, ended, or was sent again after a FLUSHALL."""
+        name = f"{life.job_id} life {life.number}"
+        if life.gone is not None and life.gone == life.age:
+            self._note("lost", name, "its reader was told that there is no such job")
+        if not life.accepted:
             return
-        numbers = [event["seq"] for event in events]
-        if len(ends) > 1 or rows > 1 or events[-1]["type"] not in ENDS:
-            self._note("doubled", job_id, f"{len(ends)} ends, {rows} results rows")
-        elif numbers != list(range(len(events))):
-            self._note("doubled", job_id, f"numbers {numbers}")
-        elif [entry.decode() for entry, _ in entries] != [f"{n + 1}-0" for n in numbers]:
-            self._note("doubled", job_id, "the numbers of entries and events differ")
-        elif why := self._content(job_id, events, msgpack.unpackb(stored)):
-            self._note("wrong", job_id, why)
-        self._read(job_id, events)
+        ended = {age: record for age, record in records.items() if _has_ended(record)}
+        following = self._lives.found.get((life.job_id, life.number + 1))
+        if not records:
+            self._note("lost", name, "accepted, but nowhere seen")
+        elif not ended and self._last.age not in records and following is None:
+            self._note("lost", name, "unfinished at a FLUSHALL and not sent again")
+        if len(ended) > 1 and min(ended) > life.age:
+            self._note("doubled", name, f"ended in the ages {sorted(ended)}")
+        if life.read is not None and not any(map(life_read(life), ended.values())):
+            read = {**life.read, "text": life.read["text"][:200]}
+            self._note("wrong", name, f"read as {read}")
 
-    def _content(self, job_id: str, events: list[dict[str, Any]], result: dict[str, Any]) -> str:
-        """What is wrong with the text or the outcome; "" if nothing is."""
-        end, template = events[-1], self._pool[self._diaries.templates[job_id]]
-        text = ""
-        for event in events:
-            if event["type"] == "retrying" and event["restart"]:
-                text = ""
-                self.verdict.restarted += 1
-            text += event.get("text", "") if event["type"] == "token" else ""
-        tokens = sum(len(event.get("ids", ())) for event in events if event["type"] == "token")
-        self.verdict.ends[end["type"]] += 1
-        self.verdict.tokens += tokens
-        self.verdict.resumed += end.get("attempt", 0) > 1 and tokens > 0
-        if result["type"] != end["type"] or result.get("text", "") != text:
-            return f"the result says {result}, the events {end['type']} {text!r}"
-        if end["type"] == "finished":
-            return self._finished(end, text, template)
-        if end["type"] == "failed":
-            right = template.get("code") == end["code"] == result["code"]
-            return "" if right else f"failed: {end['code']}: {end['message']}"
-        asked = end["type"] == "cancelled" and job_id in self._diaries.cancelled
-        whole = template.get("text", "")
-        return "" if asked and whole.startswith(text) else f"{end['type']}, {text!r} of {whole!r}"
+    def _rows(self, age: int, shot: Snapshot) -> None:
+        """One row for each end; what a FLUSHALL swept away has its own, and a dead letter."""
+        ids = {job_id for job_id, at in self._ended if at == age} | set(shot.rows)
+        for job_id in sorted(ids):
+            ended, rows = self._ended[job_id, age], shot.rows[job_id]
+            swept = shot.dead[job_id, ORPHAN] if age else 0
+            self.verdict.swept += min(swept, max(0, rows - ended))
+            if rows < ended:
+                self._note("lost", job_id, f"{ended} ends, {rows} results rows")
+            elif rows > ended + swept:
+                self._note("doubled", job_id, f"{ended} ends, {rows} results rows")
 
-    def _finished(self, end: dict[str, Any], text: str, template: dict[str, Any]) -> str:
-        if "code" in template:
-            return f"finished, but should have failed with {template['code']}"
-        if not end["text"] == text == template["text"]:
-            return f"finished {end['text']!r}, tokens {text!r}, alone {template['text']!r}"
-        if end["reason"] != template["reason"]:
-            return f"reason {end['reason']}, alone {template['reason']}"
-        return ""
-
-    def _read(self, job_id: str, events: list[dict[str, Any]]) -> None:
-        """What its reader got is what there is."""
-        read = self._diaries.read.get(job_id)
-        if read is None:
-            return
-        text = "".join(event["text"] for event in events if event["type"] == "token")
-        if read["seqs"] != list(range(len(events))) or read["text"] != text:
-            self._note("wrong", job_id, f"read as {read}")
+    def _dead_letters(self, records: Mapping[Place, Record]) -> None:
+        """One for each failure, until somebody forgets it."""
+        failures: Counter[tuple[int, str, str]] = Counter()
+        for (job_id, number, age), record in records.items():
+            life = self._lives.found.get((job_id, number))
+            end = record.events[-1] if _has_ended(record) else {}
+            if life is not None and not life.forgotten and end.get("type") == "failed":
+                failures[age, job_id, end["code"]] += 1
+        for (age, job_id, code), count in failures.items():
+            letters = self._ages[age].dead[job_id, code]
+            if letters < count:
+                self._note("lost", job_id, f"{count} times {code}, {letters} dead letters")
 
     def _streams(self) -> None:
         for priority in ("high", "normal", "low"):
             stream = f"{self._prefix}jobs:{priority}"
+            if not self._client.exists(stream):
+                continue
             left = self._client.xlen(stream)
-            there = self._client.exists(stream)
-            pending = self._client.xpending(stream, "workers")["pending"] if there else 0
+            groups: Any = self._client.xinfo_groups(stream)
+            pending = sum(group["pending"] for group in groups)
             if left or pending:
                 self._note("left_over", stream, f"{left} entries, {pending} pending")
+            self._consumers(stream, [group["name"] for group in groups])
         if delayed := self._client.zcard(f"{self._prefix}delayed"):
             self._note("left_over", "delayed", f"{delayed} jobs")
 
+    def _consumers(self, stream: str, groups: Sequence[Any]) -> None:
+        for group in groups:
+            rows: Any = self._client.xinfo_consumers(stream, group)
+            for row in rows:
+                if row["pending"]:
+                    why = f"consumer {row['name']} has {row['pending']} pending"
+                    self._note("left_over", stream, why)
+
     def _litter(self) -> None:
-        for key in self._keys("*"):
+        for key in self._client.scan_iter(f"{self._prefix}*", count=1000):
             name = key.decode().removeprefix(self._prefix)
             if name not in PERMANENT and self._client.ttl(key) == NO_TTL:
                 self._note("left_over", name, "a key that will stay for ever")
+
+
+def life_read(life: Life) -> Any:
+    """Whether what its reader got is what a record holds."""
+    read = life.read or {}
+
+    def same(record: Record) -> bool:
+        events = record.events
+        text = "".join(event["text"] for event in events if event["type"] == "token")
+        return read["seqs"] == list(range(len(events))) and read["text"] == text
+
+    return same
+
+
+def _name(life: Life) -> tuple[str, int]:
+    return life.job_id, life.number
+
+
+def _has_ended(record: Record) -> bool:
+    return any(event["type"] in ENDS for event in record.events)
+
+
+def _outline(record: Record) -> str:
+    """The events of a record in short: number, type, attempt, worker."""
+    steps = [
+        f"{event.get('seq')} {event['type']} {event.get('attempt', 0)} {event.get('worker', '')}"
+        for event in record.events
+        if event["type"] != "token"
+    ]
+    return f"events but tokens: {', '.join(step.strip() for step in steps)}"

@@ -1,8 +1,7 @@
-"""What is done to a run: to its workers one by one, to its server, and to its connections."""
+"""What is done to the workers of a run, one by one."""
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from collections import Counter
@@ -12,20 +11,17 @@ from typing import Any, Final
 
 import redis
 
+from chaos.kinds import Kinds
+from chaos.links import Links
 from chaos.stage import Server, WorkerProcess
-from tcp_proxy import TcpProxy
 
-LEASE: Final = 3.0
-"""Seconds."""
-MARKS: Final = ("EVALSHA", "XREADGROUP", ":result:", ":events:", "XAUTOCLAIM", "HMGET", "PUBLISH")
-"""A request with one of these in it is the next to lose its reply, or to be late."""
 MERCY: Final = 2
 """A job that lost so many workers is not made to lose the next: it would rightly be poison."""
 
 
 @dataclass
 class Holdings:
-    """Looks into the queue from outside: which worker holds jobs that have lost workers before."""
+    """Looks into the queue from outside: who holds which jobs, and how often they lost workers."""
 
     server: Server
     queue: str
@@ -37,32 +33,64 @@ class Holdings:
         except (redis.RedisError, OSError):
             return True
 
+    def owners(self) -> set[str]:
+        """The names of those that hold jobs."""
+        return {row["consumer"].decode() for _, row in self._pending(None)}
+
+    def specs(self, worker: str) -> dict[str, bytes | None]:
+        """What the jobs of a worker ask for, by id."""
+        try:
+            return {job_id: self._spec(job_id) for job_id in self._held(worker)}
+        except (redis.RedisError, OSError):
+            return {}
+
+    def another_life(self, specs: dict[str, bytes | None]) -> bool:
+        """True if one of these ids is a running job again that asks for something else."""
+        try:
+            now = {job_id: self._spec(job_id, "running") for job_id in specs}
+        except (redis.RedisError, OSError):
+            return False
+        return any(spec is not None and spec != specs[job_id] for job_id, spec in now.items())
+
+    def _spec(self, job_id: str, state: str = "") -> bytes | None:
+        found: Any = self.server.client.hmget(self._job(job_id), "spec", "state")
+        return found[0] if not state or found[1] == state.encode() else None
+
+    def _job(self, job_id: str) -> str:
+        return f"mlxq:{{{self.queue}}}:job:{job_id}"
+
     def _held(self, worker: str | None) -> list[str]:
-        client, found = self.server.client, list[str]()
+        found: list[str] = []
+        for stream, row in self._pending(worker):
+            entry = self.server.client.xrange(stream, row["message_id"], row["message_id"])
+            found += [fields[b"id"].decode() for _, fields in entry]
+        return found
+
+    def _pending(self, worker: str | None) -> list[tuple[str, dict[str, Any]]]:
+        client, found = self.server.client, list[tuple[str, dict[str, Any]]]()
         for priority in ("high", "normal", "low"):
             stream = f"mlxq:{{{self.queue}}}:jobs:{priority}"
-            if not client.exists(stream):
-                continue
-            rows: Any = client.xpending_range(stream, "workers", "-", "+", 1000, worker)
-            for row in rows:
-                entry = client.xrange(stream, row["message_id"], row["message_id"])
-                found += [fields[b"id"].decode() for _, fields in entry]
+            if client.exists(stream) and client.xinfo_groups(stream):
+                rows: Any = client.xpending_range(stream, "workers", "-", "+", 1000, worker)
+                found += [(stream, row) for row in rows]
         return found
 
     def _deaths(self, job_id: str) -> int:
-        return int(self.server.client.hget(f"mlxq:{{{self.queue}}}:job:{job_id}", "deaths") or 0)
+        return int(self.server.client.hget(self._job(job_id), "deaths") or 0)
 
 
 @dataclass
 class Slot:
     """The place of one worker: whoever leaves it is followed by a new one.
 
-    ``due`` (monotonic seconds) is when its fate comes; ``frozen`` until then.
+    ``due`` (monotonic seconds) is when its fate comes; ``frozen`` until then, or until one of the
+    ids that it ``held`` (with what they asked for) runs in another life.
     """
 
     worker: WorkerProcess
     due: float | None = None
     frozen: bool = False
+    held: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
     draining: bool = False
 
 
@@ -70,15 +98,17 @@ class Slot:
 class Faults:
     """Does the faults and counts them. ``start`` makes a new worker of a fresh name."""
 
-    rng: random.Random
-    server: Server
-    proxies: list[TcpProxy]
+    kinds: Kinds
+    links: Links
     holdings: Holdings
     folder: Path
     options: list[str]
+    lease: float
     counts: Counter[str] = field(default_factory=Counter[str])
     crashes: list[str] = field(default_factory=list[str])
     slots: list[Slot] = field(default_factory=list[Slot])
+    longest_wait: float = 0.0
+    _died: dict[str, float] = field(default_factory=dict[str, float])
 
     def staff(self, number: int) -> None:
         """Start workers until there are so many."""
@@ -91,41 +121,31 @@ class Faults:
         for slot in self.slots:
             if slot.worker.status is not None:
                 self._left(slot)
+                self._died[slot.worker.name] = now
                 slot.worker, slot.due, slot.draining = self._new_worker(), None, False
-            elif slot.frozen and slot.due is not None and now >= slot.due:
-                slot.worker.signal(signal.SIGCONT)
-                slot.frozen, slot.due = False, None
+            elif slot.frozen:
+                self._thaw(slot)
             elif slot.due is None and slot.worker.ready:
-                slot.due = now + self.rng.uniform(0.2, 6.0)
+                slot.due = now + self.kinds.rng("kills").uniform(0.2, 6.0)
             elif harm and not slot.draining and slot.due is not None and now >= slot.due:
                 self._strike(slot)
 
-    def restart_server(self) -> None:
-        """End the server, in order or not, and start it again after a moment."""
-        if self.holdings.unlucky():
+    def _thaw(self, slot: Slot) -> None:
+        another = self.holdings.another_life(slot.held)
+        if another or slot.due is None or time.monotonic() >= slot.due:
+            slot.worker.signal(signal.SIGCONT)
+            slot.frozen, slot.due = False, None
+            self.counts["woken in another life"] += another
+
+    def watch_takeovers(self) -> None:
+        """See how long jobs of workers that have ended wait for others."""
+        try:
+            owners = self.holdings.owners()
+        except (redis.RedisError, OSError):
             return
-        rough = self.rng.random() < 0.5
-        self.server.stop(signal.SIGKILL if rough else signal.SIGTERM)
-        time.sleep(self.rng.uniform(0.0, 0.8))
-        self.server.start()
-        self.counts["server kills" if rough else "server restarts"] += 1
-
-    def disturb(self) -> None:
-        """Lose a reply, hold one up, or cut all connections of one side."""
-        proxy = self.rng.choice(self.proxies)
-        match self.rng.choice(("swallow", "swallow", "swallow", "delay", "cut")):
-            case "swallow":
-                proxy.swallow(self.rng.choice(MARKS))
-            case "delay":
-                proxy.delay(self.rng.choice(MARKS), self.rng.uniform(0.1, 1.0))
-            case _:
-                self.counts["cuts"] += 1
-                self.counts["connections cut"] += proxy.cut()
-
-    @property
-    def broken_off(self) -> int:
-        """Replies swallowed and cuts so far."""
-        return self.counts["cuts"] + sum(proxy.swallowed for proxy in set(self.proxies))
+        now = time.monotonic()
+        self._died = {name: since for name, since in self._died.items() if name in owners}
+        self.longest_wait = max([self.longest_wait, *(now - t for t in self._died.values())])
 
     def stop(self) -> None:
         """End all workers in order; frozen ones wake first."""
@@ -144,23 +164,31 @@ class Faults:
 
     def _new_worker(self) -> WorkerProcess:
         self.counts["workers"] += 1
-        return WorkerProcess(f"w{self.counts['workers']}", self.options, self.folder)
+        number = self.counts["workers"]
+        shift = self.kinds.shift(number, "workers")
+        self.counts["workers ahead"] += shift > 0
+        self.counts["workers behind"] += shift < 0
+        return WorkerProcess(f"w{number}", self.options, self.folder, shift)
 
     def _strike(self, slot: Slot) -> None:
         """Stop the worker first, so that what it holds can be looked at in peace."""
+        rng = self.kinds.rng("kills")
+        fate = rng.choices(("kills", "freezes", "drains"), (16, 3, 2))[0]
+        slot.due = time.monotonic() + 0.5
+        if fate not in self.kinds:
+            return
         slot.worker.signal(signal.SIGSTOP)
         time.sleep(0.1)  # what it has sent arrives meanwhile
-        fate = self.rng.choices(("kill", "freeze", "drain"), (8, 1, 1))[0]
-        late = any(proxy.delaying for proxy in self.proxies)
-        if late or self.holdings.unlucky(slot.worker.name):
+        if self.links.late or self.holdings.unlucky(slot.worker.name):
             slot.worker.signal(signal.SIGCONT)
-            slot.due = time.monotonic() + 0.5
-        elif fate == "kill":
+        elif fate == "kills":
             slot.worker.signal(signal.SIGKILL)
             slot.worker.wait()
             self.counts["worker kills"] += 1
-        elif fate == "freeze":
-            slot.frozen, slot.due = True, time.monotonic() + LEASE * self.rng.uniform(1.5, 3)
+        elif fate == "freezes":
+            # Some for so long that their jobs can end elsewhere, expire, and be used again.
+            slot.frozen, slot.held = True, self.holdings.specs(slot.worker.name)
+            slot.due = time.monotonic() + self.lease * rng.choice((1.5, 2.0, 3.0, 5.0))
             self.counts["worker freezes"] += 1
         else:
             slot.worker.signal(signal.SIGCONT)

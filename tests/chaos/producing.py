@@ -1,43 +1,38 @@
 """One producer process: ``python -m chaos.producing`` submits batches and follows them to the end.
 
-It writes a line to its diary before and after each step, so that whoever reads it knows what was
-promised: ``{"try": id, "template": name}``, ``{"accepted": id}``, ``{"cancel": id}`` and
-``{"read": id, "seqs": [...], "text": ...}``. It may be killed and started again at any time.
+It writes a line to its diary before and after each step (see :mod:`chaos.diary`), so that whoever
+reads it knows what was promised. It may be killed and started again at any time; then it takes up
+the jobs whose end it has not seen. It sends again what a FLUSHALL took away, and uses ids again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import redis
 
+from chaos.diary import Diary, Life
+from chaos.reading import Story, gather
+from chaos.records import AGE, expire, read_record
 from chaos.templates import Template, data_uri
 from mlxq_producer import Producer
 from mlxq_producer.errors import SubmitErrors
-from mlxq_schemas import Event, is_terminal
-from mlxq_schemas.errors import QueueError, QueueUnavailable
+from mlxq_schemas.errors import Conflict, QueueError, QueueUnavailable, UnknownJob
 
 T = TypeVar("T")
 
-
-class Diary:
-    """One JSON line a step; a line that a kill cut in two is not a line."""
-
-    def __init__(self, path: Path) -> None:
-        known = path.read_bytes() if path.exists() else b""
-        self.steps = known.count(b"\n")
-        self._file = path.open("ab", buffering=0)
-        if known and not known.endswith(b"\n"):
-            self._file.write(b"\n")
-
-    def write(self, **step: Any) -> None:
-        self._file.write(json.dumps(step).encode() + b"\n")
+MOST_LIVES: Final = 4
+"""Of one id, but for those that a FLUSHALL ended."""
+PATIENCE: Final = 60.0
+"""Seconds until an id must be free again after its record has expired."""
+HOUR: Final = 3600.0
 
 
 class Chaotic:
@@ -45,51 +40,103 @@ class Chaotic:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._name: str = options.name
+        self._shift: float = options.shift
+        self._without = set(options.without.split(","))
         self._diary = Diary(options.diary)
         self._rng = random.Random(f"{options.seed}-{options.name}-{self._diary.steps}")
         pool = json.loads(options.pool.read_text())
+        self._pool = {template["name"]: template for template in pool}
         self._good = [t for t in pool if "code" not in t]
         self._toxic = [t for t in pool if "code" in t]
         self._producer = Producer(options.url, options.queue)
         self._client = redis.Redis.from_url(options.url, socket_timeout=10.0)
         self._number = 0
 
+    def take_up(self) -> None:
+        """Go on with the jobs of a former process that was killed."""
+        lives: list[Life] = []
+        for life in self._diary.lives.last():
+            if life.gone is not None:
+                lives.append(self._again(life))
+            elif life.accepted and life.read is None:
+                lives.append(life)
+            elif not life.accepted and not self._template(life).get("push"):
+                self._send_one(life)
+                lives.append(life)
+        self._see_off(lives)
+
     def batch(self) -> None:
         """Submit some jobs and see them end."""
-        jobs = [self._new() for _ in range(self._rng.randint(3, 12))]
-        for job_id, template in jobs:
-            self._diary.write(**{"try": job_id, "template": template["name"]})
-        pushed = [job for job in jobs if job[1].get("push")]
-        sent = [job for job in jobs if not job[1].get("push")]
+        lives = [self._new() for _ in range(self._rng.randint(3, 12))]
+        for life in lives:
+            self._try(life)
+        pushed = [life for life in lives if self._template(life).get("push")]
+        sent = [life for life in lives if not self._template(life).get("push")]
         accepted = [*self._submit(sent), *self._push(pushed)]
-        for job_id in accepted:
-            self._diary.write(accepted=job_id)
-        for job_id in accepted:
-            if self._rng.random() < 0.04:
-                self._cancel(job_id)
-        self._read(accepted)
+        for life in accepted:
+            self._diary.write("accepted", life)
+        self._see_off(accepted)
 
-    def _new(self) -> tuple[str, Template]:
+    def _see_off(self, lives: list[Life]) -> None:
+        """Cancel some, and read all to the end; then the same with those that follow them."""
+        while lives:
+            for life in lives:
+                if life.asleep or self._rng.random() < 0.04:
+                    self._cancel(life)
+            lives = self._read(lives)
+
+    # Jobs
+
+    def _new(self) -> Life:
         self._number += 1
         pool = self._toxic if self._rng.random() < 0.08 else self._good
-        return f"{self._name}-{self._diary.steps}-{self._number}", self._rng.choice(pool)
+        name = f"{self._name}-{self._diary.steps}-{self._number}"
+        return self._life(name, 1, self._rng.choice(pool))
 
-    def _fields(self, job_id: str, template: Template) -> dict[str, Any]:
-        chance = random.Random(job_id)  # the same again if it is sent again
+    def _life(self, job_id: str, number: int, template: Template, after: str = "") -> Life:
+        life = Life(job_id, number, template["name"], age=self._age(), after=after)
+        now = time.time() - self._shift
+        if "times" in self._without or "code" in template:
+            return life
+        chance = self._rng.random()
+        if chance < 0.04:
+            life.asleep, life.more = True, {"not_before": now + HOUR}
+        elif chance < 0.3:
+            life.more = {"deadline": now + HOUR}
+        return life
+
+    def _template(self, life: Life) -> Template:
+        return self._pool[life.template]
+
+    def _age(self) -> int:
+        return int(self._ask(lambda: self._client.get(AGE)) or 0)
+
+    def _fields(self, life: Life) -> dict[str, Any]:
+        template = self._template(life)
+        chance = random.Random(f"{life.job_id} {life.number}")  # the same again if sent again
         priority = chance.choice(("high", "normal", "normal", "low"))
-        fields = {"id": job_id, "priority": priority, **template["fields"]}
+        if life.after == "expiry":
+            priority = "high"  # that it runs when whoever had the former life wakes
+        fields = {"id": life.job_id, "priority": priority, **template["fields"], **life.more}
+        fields["metadata"] = {"life": life.number}
         image = template.get("image")
         if image:
             inline = chance.random() < 0.3 and "code" not in template
             fields["images"] = [data_uri(image) if inline else image]
         return fields
 
-    def _submit(self, jobs: list[tuple[str, Template]]) -> list[str]:
-        waiting = {job_id: self._fields(job_id, template) for job_id, template in jobs}
+    # Sending
+
+    def _try(self, life: Life) -> None:
+        more = {"template": life.template, "age": life.age, "more": life.more}
+        self._diary.write("try", life, **more, asleep=life.asleep, after=life.after)
+
+    def _submit(self, lives: list[Life]) -> list[Life]:
+        waiting = {life.job_id: self._fields(life) for life in lives}
         if self._rng.random() < 0.5:
             for fields in waiting.values():
                 _insist(lambda fields=fields: self._producer.submit(fields))
-            return list(waiting)
+            return lives
         while waiting:
             order = list(waiting)
             try:
@@ -103,52 +150,127 @@ class Chaotic:
                 time.sleep(0.1)
             else:
                 break
-        return [job_id for job_id, _ in jobs]
+        return lives
 
-    def _push(self, jobs: list[tuple[str, Template]]) -> list[str]:
+    def _send_one(self, life: Life) -> None:
+        """Submit a job whose id may stand for another one for a moment yet."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                _insist(lambda: self._producer.submit(self._fields(life)))
+                break
+            except Conflict:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.005)
+        self._diary.write("accepted", life)
+
+    def _push(self, lives: list[Life]) -> list[Life]:
         """By hand, in one transaction; after a lost reply nothing was promised."""
-        pushed: list[str] = []
-        for job_id, template in jobs:
-            spec = b"\xc1" if template["fields"] is None else json.dumps(template["fields"])
+        pushed: list[Life] = []
+        for life in lives:
+            bare = self._template(life)["fields"] is None
+            spec = b"\xc1" if bare else json.dumps({**self._fields(life), "id": life.job_id})
             prefix = f"mlxq:{{{self._producer.queue}}}"
             try:
                 with self._client.pipeline(transaction=True) as pipe:
-                    pipe.hset(f"{prefix}:job:{job_id}", "spec", spec)
-                    pipe.xadd(f"{prefix}:jobs:normal", {"id": job_id})
+                    pipe.hset(f"{prefix}:job:{life.job_id}", "spec", spec)
+                    pipe.xadd(f"{prefix}:jobs:normal", {"id": life.job_id})
                     pipe.execute()
             except (redis.RedisError, OSError):
                 continue
-            pushed.append(job_id)
+            pushed.append(life)
         return pushed
 
-    def _cancel(self, job_id: str) -> None:
-        time.sleep(self._rng.random())
-        self._diary.write(cancel=job_id)
-        _insist(lambda: self._producer.cancel(job_id))
+    def _cancel(self, life: Life) -> None:
+        time.sleep(self._rng.uniform(2.0, 4.0) if life.asleep else self._rng.random())
+        self._diary.write("cancel", life)
+        life.cancelled = True
+        with contextlib.suppress(UnknownJob):  # a FLUSHALL: its reader will be told the same
+            _insist(lambda: self._producer.cancel(life.job_id))
 
-    def _read(self, job_ids: list[str]) -> None:
-        events: dict[str, list[Event]] = {job_id: [] for job_id in job_ids}
-        try:
-            _collect(events, self._producer.follow_many(job_ids))
-        except QueueUnavailable:
-            for job_id in job_ids:
-                while not (events[job_id] and is_terminal(events[job_id][-1])):
-                    self._go_on(events, job_id)
-        for job_id, story in events.items():
-            text = "".join(event.text for event in story if event.type == "token")
-            self._diary.write(read=job_id, seqs=[event.seq for event in story], text=text)
+    # Reading, and what comes after the end
 
-    def _go_on(self, events: dict[str, list[Event]], job_id: str) -> None:
-        try:
-            start = len(events[job_id])
-            _collect(events, self._producer.follow(job_id, from_seq=start))
-        except QueueUnavailable:
-            time.sleep(0.2)
+    def _read(self, lives: list[Life]) -> list[Life]:
+        """All events of these; returns the lives that follow them under their ids."""
+        later: list[Life] = []
+        for story in gather(self._producer, lives):
+            next_life = self._after_end(story)
+            if next_life is not None:
+                later.append(next_life)
+        return later
 
+    def _after_end(self, story: Story) -> Life | None:
+        life = story.life
+        if story.end is None or self._swept(story):
+            self._diary.write("gone", life, age=self._age())
+            return self._again(life)
+        self._diary.write("read", life, seqs=story.seqs, text=story.text)
+        if self._lost_media(story):
+            return self._reuse(life, "flush")
+        if (
+            "reuse" in self._without
+            or life.number >= MOST_LIVES
+            or self._template(life).get("push")
+        ):
+            return None
+        if life.cancelled or story.end.type == "failed":
+            likely, after = 0.7, "cancel" if life.cancelled else "forget"
+        else:
+            # One that lost a worker: if that one is frozen, it will wake in another life.
+            likely, after = (0.9 if story.end.attempt > 1 else 0.2), "expiry"
+        return self._reuse(life, after) if self._rng.random() < likely else None
 
-def _collect(events: dict[str, list[Event]], source: Iterable[Event]) -> None:
-    for event in source:
-        events[event.job].append(event)
+    def _swept(self, story: Story) -> bool:
+        """True if its entry outlived its record: read before a FLUSHALL, claimed after it."""
+        code = getattr(story.end, "code", None)
+        wanted = self._template(story.life).get("code")
+        return code == "bad_message" != wanted and self._age() != story.life.age
+
+    def _lost_media(self, story: Story) -> bool:
+        """True if a FLUSHALL came between its pictures and itself."""
+        code = getattr(story.end, "code", None)
+        wanted = self._template(story.life).get("code")
+        return code == "media_not_found" != wanted and self._age() != story.life.age
+
+    def _again(self, life: Life) -> Life:
+        """Send again what a FLUSHALL took away: as it was, or as another job."""
+        known = self._template(life)
+        other = known.get("push") or self._rng.random() < 0.7
+        return self._follow_up(life, self._other(life) if other else known, "flush")
+
+    def _reuse(self, life: Life, after: str) -> Life | None:
+        """Let the record end its time, or forget it; then use the id for another job at once."""
+        if after == "forget" and (life.number > 1 or self._age() != life.age):
+            after = "expiry"  # `drop_dead` takes the letters of all lives
+        queue = self._producer.queue
+        age, record = self._ask(lambda: read_record(self._client, queue, life.job_id))
+        if record.spec is None or record.life != life.number:
+            return None  # a FLUSHALL; its story is known
+        self._diary.write("story", life, age=age, record=record.as_text())
+        if after == "forget":
+            self._diary.write("forget", life)
+            _insist(lambda: self._producer.drop_dead(life.job_id))
+        left = 1 if after == "cancel" else self._rng.randint(1, 300)
+        self._ask(lambda: expire(self._client, queue, record, left))
+        return self._follow_up(life, self._other(life), after)
+
+    def _other(self, life: Life) -> Template:
+        return self._rng.choice([t for t in self._good if t["name"] != life.template])
+
+    def _follow_up(self, life: Life, template: Template, after: str) -> Life:
+        following = self._life(life.job_id, life.number + 1, template, after)
+        self._try(following)
+        self._send_one(following)
+        return following
+
+    def _ask(self, attempt: Callable[[], T]) -> T:
+        """The same as :func:`_insist`, for the plain client."""
+        while True:
+            try:
+                return attempt()
+            except (redis.ConnectionError, redis.TimeoutError, OSError):
+                time.sleep(0.1)
 
 
 def _insist(attempt: Callable[[], T]) -> T:
@@ -160,14 +282,17 @@ def _insist(attempt: Callable[[], T]) -> T:
             time.sleep(0.1)
 
 
-def main() -> None:
+def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     for name in ("url", "queue", "name", "seed"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("pool", "diary", "until"):
         parser.add_argument(f"--{name}", required=True, type=Path)
-    options = parser.parse_args()
+    parser.add_argument("--without", default="", help="kinds of faults")
+    parser.add_argument("--shift", default=0.0, type=float, help="seconds that the clock is ahead")
+    options = parser.parse_args(None if arguments is None else list(arguments))
     chaotic = Chaotic(options)
+    chaotic.take_up()
     while not options.until.exists():
         chaotic.batch()
 

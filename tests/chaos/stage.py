@@ -27,6 +27,11 @@ def spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
 
+def _shifted(seconds: float, module: str) -> list[str]:
+    """The command of a module whose clock is wrong."""
+    return [sys.executable, "-P", str(TESTS / "shifted_clock.py"), str(seconds), module]
+
+
 class Server:
     """A server with an append-only file, synced at every write: what it answered, it keeps."""
 
@@ -52,6 +57,7 @@ class Server:
             "appendonly": "yes",
             "appendfsync": "always",
             "maxmemory-policy": "noeviction",
+            "stream-node-max-entries": "10",  # so that whoever trims too much does some harm
             "dir": str(self._folder),
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
@@ -76,12 +82,16 @@ class Server:
 
 
 class WorkerProcess:
-    """``mlxq worker`` with the bundled model."""
+    """``mlxq worker`` with the bundled model; its clock is ``shift`` seconds ahead."""
 
-    def __init__(self, name: str, options: list[str], folder: Path) -> None:
+    def __init__(self, name: str, options: list[str], folder: Path, shift: float = 0.0) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "mlxq_producer", "worker", "--name", name, *options]
+        if shift:
+            command = _shifted(shift, "mlxq_worker")
+        else:
+            command = [sys.executable, "-m", "mlxq_producer", "worker"]
+        command += ["--name", name, *options]
         self._process = spawn(command, self._log)
         self._ready = False
 
@@ -115,11 +125,13 @@ class WorkerProcess:
 class ProducerProcess:
     """``chaos.producing``; after a kill it goes on where its diary ends."""
 
-    def __init__(self, name: str, options: list[str], folder: Path) -> None:
+    def __init__(self, name: str, options: list[str], folder: Path, shift: float = 0.0) -> None:
         self.diary = folder / f"{name}.diary"
         self._log = folder / f"{name}.log"
         own = ["--name", name, "--diary", str(self.diary)]
-        self._command = [sys.executable, "-m", "chaos.producing", *own, *options]
+        # `=`: a negative number looks like an option.
+        own.append(f"--shift={shift}")
+        self._command = [*_shifted(shift, "chaos.producing"), *own, *options]
         self._process = spawn(self._command, self._log)
 
     @property

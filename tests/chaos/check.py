@@ -75,7 +75,6 @@ class Checker:
         self._ages = {shot.age: shot for shot in [*flushed, self._last]}
         self._stories = StoryJudge(pool, lives)
         self._ended: Counter[tuple[str, int]] = Counter()  # by id and age
-        self._orphans: Counter[tuple[str, int]] = Counter()
         self.verdict = Verdict()
 
     def check(self) -> Verdict:
@@ -146,11 +145,11 @@ class Checker:
         events = record.events
         ends = [event for event in events if event["type"] in ENDS]
         codes = [event.get("code") for event in ends]
-        if age and codes == [ORPHAN] and len(events) <= 2 and "state" in record.kept:
-            self._orphans[record.job_id, age] += 1
-        elif not record.kept:
+        swept = age and codes == [ORPHAN] and len(events) <= 2
+        again = age and not codes and age != self._last.age  # the next FLUSHALL came at once
+        if not record.kept:
             self._note("mixed", record.job_id, f"events without a job: {_outline(record)}")
-        else:
+        elif not (swept or again):
             self._note("lost", record.job_id, f"no spec: {record.kept}, {_outline(record)}")
 
     def _promise(self, life: Life, records: Mapping[int, Record]) -> None:

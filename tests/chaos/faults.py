@@ -96,7 +96,10 @@ class Slot:
 
 @dataclass
 class Faults:
-    """Does the faults and counts them. ``start`` makes a new worker of a fresh name."""
+    """Does the faults and counts them. Each new worker has a fresh name.
+
+    ``longest_wait`` is in seconds: for so long the job of a worker that had ended was nobody's.
+    """
 
     kinds: Kinds
     links: Links
@@ -115,8 +118,8 @@ class Faults:
         while len(self.slots) < number:
             self.slots.append(Slot(self._new_worker()))
 
-    def tend(self, *, harm: bool) -> None:
-        """Bring each worker's fate if it is due; replace those that have ended."""
+    def tend(self, *, harm: bool, freeze: bool = False) -> None:
+        """Bring each worker's fate if it is due (``freeze``: this one); replace the ended."""
         now = time.monotonic()
         for slot in self.slots:
             if slot.worker.status is not None:
@@ -128,7 +131,7 @@ class Faults:
             elif slot.due is None and slot.worker.ready:
                 slot.due = now + self.kinds.rng("kills").uniform(0.2, 6.0)
             elif harm and not slot.draining and slot.due is not None and now >= slot.due:
-                self._strike(slot)
+                self._strike(slot, freeze=freeze)
 
     def _thaw(self, slot: Slot) -> None:
         another = self.holdings.another_life(slot.held)
@@ -170,10 +173,11 @@ class Faults:
         self.counts["workers behind"] += shift < 0
         return WorkerProcess(f"w{number}", self.options, self.folder, shift)
 
-    def _strike(self, slot: Slot) -> None:
+    def _strike(self, slot: Slot, *, freeze: bool) -> None:
         """Stop the worker first, so that what it holds can be looked at in peace."""
         rng = self.kinds.rng("kills")
-        fate = rng.choices(("kills", "freezes", "drains"), (16, 3, 2))[0]
+        drawn = rng.choices(("kills", "freezes", "drains"), (16, 3, 2))[0]
+        fate = "freezes" if freeze else drawn
         slot.due = time.monotonic() + 0.5
         if fate not in self.kinds:
             return

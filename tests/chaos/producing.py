@@ -99,7 +99,7 @@ class Chaotic:
         if "times" in self._without or "code" in template:
             return life
         chance = self._rng.random()
-        if chance < 0.04:
+        if chance < 0.06:
             life.asleep, life.more = True, {"not_before": now + HOUR}
         elif chance < 0.3:
             life.more = {"deadline": now + HOUR}

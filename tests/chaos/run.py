@@ -29,6 +29,9 @@ TICK: Final = 0.05
 STALL: Final = 180.0
 """Seconds without the end of a job after which a run has failed."""
 
+LATE_LEASES: Final = 40
+"""No dead worker's job may wait for so many leases, however busy the machine is."""
+
 
 @dataclass(frozen=True)
 class Quotas:
@@ -41,6 +44,7 @@ class Quotas:
 
     jobs: int = 2000
     kills: int = 150
+    freezes: int = 20
     restarts: int = 20
     cuts: int = 50
     halves: int = 40
@@ -55,7 +59,7 @@ class Quotas:
 
     def within(self, kinds: Kinds) -> Quotas:
         """Nothing of the kinds that are left out."""
-        names = ("kills", "restarts", "halves", "slow", "idle", "flush")
+        names = ("kills", "freezes", "restarts", "halves", "slow", "idle", "flush")
         out = {name: 0 for name in names if name not in kinds}
         if "cuts" not in kinds and "replies" not in kinds:
             out["cuts"] = 0
@@ -156,7 +160,8 @@ class Run:
             kills = self._quotas.kills
             share = min(1.0, self._counts["worker kills"] / kills if kills else done)
             # Kills keep step with jobs: a run that only loads models shows nothing.
-            faults.tend(harm=share <= done + 0.05)
+            freeze = self._counts["worker freezes"] < share * self._quotas.freezes
+            faults.tend(harm=share <= done + 0.05, freeze=freeze)
             self._harm_server(share)
             self._harm_links(share)
             if "producers" in self._kinds and self._draw("producers", 0.002):
@@ -197,6 +202,7 @@ class Run:
         quotas, counts = self._quotas, self._counts
         return (
             counts["worker kills"] >= quotas.kills
+            and counts["worker freezes"] >= quotas.freezes
             and self._server.restarts >= quotas.restarts
             and self._links.broken_off >= quotas.cuts
             and self._links.halved >= quotas.halves
@@ -242,6 +248,8 @@ class Run:
         problems = [*verdict.problems, *self._problems, *faults.crashes]
         if not done:
             problems.append("the run did not come to its end: no job ended any more")
+        if faults.longest_wait > LATE_LEASES * self._quotas.lease:
+            problems.append(f"a dead worker's job was nobody's for {faults.longest_wait:.0f} s")
         clean = done and verdict.clean and not problems
         shown = figures(self._counts, self._links, verdict, seconds, faults.longest_wait)
         return Outcome(shown, clean, problems)

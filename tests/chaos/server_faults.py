@@ -43,11 +43,14 @@ class ServerFaults:
         return self.counts["server restarts"] + self.counts["server kills"]
 
     def limit_idle(self, seconds: float | None = None) -> None:
-        """Close connections that are idle for one to three seconds, for a while."""
-        if self._idle_until:
+        """Close connections that are idle for one to three seconds, for a while.
+
+        For ``seconds``, if given, and then those of one second.
+        """
+        if self._idle_until and seconds is None:
             return
         rng = self.kinds.rng("idle")
-        self.server.client.config_set("timeout", rng.randint(1, 3))
+        self.server.client.config_set("timeout", 1 if seconds else rng.randint(1, 3))
         self._idle_until = time.monotonic() + (seconds or rng.uniform(8.0, 20.0))
         self.counts["idle limits"] += 1
 
@@ -58,7 +61,7 @@ class ServerFaults:
             self._idle_until = 0.0
 
     def flush(self) -> None:
-        """FLUSHALL, not before something is there to be taken away."""
+        """FLUSHALL."""
         before = self.ended
         shot = flush(self.server.client, self.holdings.queue, len(self.flushed) + 1)
         self.flushed.append(shot)

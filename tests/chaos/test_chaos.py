@@ -12,9 +12,9 @@ import pytest
 
 SHORT = "MLXQ_TEST_SHORT" in os.environ
 QUOTAS = {"jobs": 60, "kills": 6, "restarts": 2, "cuts": 6, "templates": 24}
-QUOTAS |= {"halves": 2, "slow": 1, "idle": 1, "flush": 1}
+QUOTAS |= {"halves": 2, "slow": 1, "idle": 1, "flush": 1, "freezes": 1}
 LONGER = {"jobs": 300, "kills": 30, "restarts": 5, "cuts": 12, "templates": 48}
-LONGER |= {"halves": 8, "slow": 5, "idle": 4, "flush": 2}
+LONGER |= {"halves": 8, "slow": 5, "idle": 4, "flush": 2, "freezes": 4}
 DONE = {
     "jobs resumed in the middle": 1,
     "ids used again after expiry": 1,
@@ -40,6 +40,7 @@ def test_nothing_is_lost_doubled_or_wrong(tmp_path: Path) -> None:
     assert figures["worker kills (SIGKILL)"] >= quotas["kills"]
     assert figures["server restarts"] + figures["server kills"] >= quotas["restarts"]
     assert figures["replies swallowed"] + figures["cuts"] >= quotas["cuts"]
+    assert figures["worker freezes beyond the lease"] >= quotas["freezes"]
     assert figures["slow links"] >= quotas["slow"]
     assert figures["limits on idle connections"] >= quotas["idle"]
     assert figures["FLUSHALL"] >= quotas["flush"]

@@ -9,7 +9,7 @@ unfinished must have been sent again, and so must have ended once afterwards.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,11 +163,11 @@ class Checker:
         following = self._lives.found.get((life.job_id, life.number + 1))
         if not records:
             self._note("lost", name, "accepted, but nowhere seen")
-        elif not ended and self._last.age not in records and following is None:
+        elif not ended and self._last.age not in records and not _accepted(following):
             self._note("lost", name, "unfinished at a FLUSHALL and not sent again")
         if len(ended) > 1 and min(ended) > life.age:
             self._note("doubled", name, f"ended in the ages {sorted(ended)}")
-        if life.read is not None and not any(map(life_read(life), ended.values())):
+        if life.read is not None and not any(map(_as_read(life), ended.values())):
             read = {**life.read, "text": life.read["text"][:200]}
             self._note("wrong", name, f"read as {read}")
 
@@ -225,7 +225,11 @@ class Checker:
                 self._note("left_over", name, "a key that will stay for ever")
 
 
-def life_read(life: Life) -> Any:
+def _accepted(life: Life | None) -> bool:
+    return life is not None and life.accepted
+
+
+def _as_read(life: Life) -> Callable[[Record], bool]:
     """Whether what its reader got is what a record holds."""
     read = life.read or {}
 

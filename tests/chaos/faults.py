@@ -133,6 +133,27 @@ class Faults:
             elif harm and not slot.draining and slot.due is not None and now >= slot.due:
                 self._strike(slot, freeze=freeze)
 
+    def freeze_holder(self) -> bool:
+        """Freeze a worker that has jobs until they run again in another life; False if none has.
+
+        For a FLUSHALL: who is awake then learns of it at its next write, before the ids are back.
+        """
+        for slot in self.slots:
+            busy = slot.worker.status is None and slot.worker.ready
+            if not busy or slot.draining or slot.frozen:
+                continue
+            slot.worker.signal(signal.SIGSTOP)
+            time.sleep(0.1)
+            spared = self.links.late or self.holdings.unlucky(slot.worker.name)
+            slot.held = {} if spared else self.holdings.specs(slot.worker.name)
+            if slot.held:
+                slot.frozen, slot.due = True, time.monotonic() + self.lease * 5
+                self.counts["worker freezes"] += 1
+                self.counts["frozen over a flush"] += 1
+                return True
+            slot.worker.signal(signal.SIGCONT)
+        return False
+
     def _thaw(self, slot: Slot) -> None:
         another = self.holdings.another_life(slot.held)
         if another or slot.due is None or time.monotonic() >= slot.due:

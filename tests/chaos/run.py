@@ -26,6 +26,8 @@ from tcp_proxy import TcpProxy
 
 QUEUE: Final = "chaos"
 TICK: Final = 0.05
+MOST_WAITS: Final = 100
+"""Turns for which a FLUSHALL is put off until a worker that has jobs can be frozen over it."""
 STALL: Final = 180.0
 """Seconds without the end of a job after which a run has failed."""
 
@@ -88,6 +90,7 @@ class Run:
         self._producers: list[ProducerProcess] = []
         self._problems: list[str] = []
         self._counts: Counter[str] = Counter()
+        self._waited = 0
 
     def run(self) -> Outcome:
         """The whole run. Raises only if the stage itself fails."""
@@ -162,7 +165,7 @@ class Run:
             # Kills keep step with jobs: a run that only loads models shows nothing.
             freeze = self._counts["worker freezes"] < share * self._quotas.freezes
             faults.tend(harm=share <= done + 0.05, freeze=freeze)
-            self._harm_server(share)
+            self._harm_server(share, faults)
             self._harm_links(share)
             if "producers" in self._kinds and self._draw("producers", 0.002):
                 self._kinds.rng("producers").choice(self._producers).kill_and_restart()
@@ -173,7 +176,7 @@ class Run:
             time.sleep(TICK)
         return True
 
-    def _harm_server(self, share: float) -> None:
+    def _harm_server(self, share: float, faults: Faults) -> None:
         quotas, counts, server = self._quotas, self._counts, self._server
         server.tend()
         if server.restarts < share * quotas.restarts:
@@ -182,7 +185,11 @@ class Run:
             server.limit_idle()
         # In the midst of each part of the run, not at its begin.
         if counts["flushes"] + 0.5 < share * quotas.flush:
-            server.flush()
+            self._waited += 1
+            frozen = "freezes" not in self._kinds or faults.freeze_holder()
+            if frozen or self._waited > MOST_WAITS:
+                server.flush()
+                self._waited = 0
 
     def _harm_links(self, share: float) -> None:
         quotas, links = self._quotas, self._links

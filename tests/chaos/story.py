@@ -100,10 +100,11 @@ class StoryJudge:
 
     def _other_text(self, life: Life, text: str, whole: str, said: str | None = None) -> Fault:
         """A wrong text; it may be that of another life of the id."""
+        seen = said or text
         others = [other for other in self._lives if other.job_id == life.job_id]
-        for other in others:
+        for other in others if seen else ():
             theirs = self._pool[other.template].get("text", "")
-            if theirs and theirs != whole and (said or text) and theirs.startswith(said or text):
+            if theirs != whole and seen in theirs:
                 return "mixed", f"says what life {other.number} says: {text!r}"
         ending = "" if said is None else f", finished {said!r}"
         return "wrong", f"tokens {text!r}{ending}, alone {whole!r}"

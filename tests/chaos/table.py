@@ -49,6 +49,7 @@ def _processes(counts: Counter[str]) -> Figures:
         "workers started": counts["workers"],
         "worker kills (SIGKILL)": counts["worker kills"],
         "worker freezes beyond the lease": counts["worker freezes"],
+        "workers frozen over a FLUSHALL": counts["frozen over a flush"],
         "frozen workers that woke in another life of their job": counts["woken in another life"],
         "worker drains (SIGTERM)": counts["worker drains"],
         "workers that found no server": counts["workers without a server"],

@@ -302,6 +302,8 @@ def test_what_a_flush_ended_and_nobody_sent_again_is_lost(flushable: LuaWorker) 
     submit(flushable)
     shot = flush(flushable.client, "q", 1)
     assert judge(flushable, life(gone=1), flushed=(shot,)).lost == 1
+    tried = Life("a", 2, "other", age=1, after="flush")  # but not accepted
+    assert judge(flushable, life(gone=1), tried, flushed=(shot,)).lost == 1
 
 
 def test_what_ended_before_a_flush_is_judged_by_what_there_was(flushable: LuaWorker) -> None:

@@ -115,8 +115,9 @@ class Chaotic:
         template = self._template(life)
         chance = random.Random(f"{life.job_id} {life.number}")  # the same again if sent again
         priority = chance.choice(("high", "normal", "normal", "low"))
-        if life.after == "expiry":
-            priority = "high"  # that it runs when whoever had the former life wakes
+        if life.after == "expiry" or life.asleep:
+            # It runs when whoever had the former life wakes, or at once if it is let in early.
+            priority = "high"
         fields = {"id": life.job_id, "priority": priority, **template["fields"], **life.more}
         fields["metadata"] = {"life": life.number}
         image = template.get("image")

@@ -12,7 +12,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -203,11 +203,12 @@ class Chaotic:
 
     def _after_end(self, story: Story) -> Life | None:
         life = story.life
-        if story.end is None or self._swept(story):
+        # An entry that was read before a FLUSHALL and is claimed after it has lost its record.
+        if story.end is None or self._by_flush(story, "bad_message"):
             self._diary.write("gone", life, age=self._age())
             return self._again(life)
         self._diary.write("read", life, seqs=story.seqs, text=story.text)
-        if self._lost_media(story):
+        if self._by_flush(story, "media_not_found"):
             return self._reuse(life, "flush")
         if (
             "reuse" in self._without
@@ -222,17 +223,11 @@ class Chaotic:
             likely, after = (0.9 if story.end.attempt > 1 else 0.2), "expiry"
         return self._reuse(life, after) if self._rng.random() < likely else None
 
-    def _swept(self, story: Story) -> bool:
-        """True if its entry outlived its record: read before a FLUSHALL, claimed after it."""
-        code = getattr(story.end, "code", None)
-        wanted = self._template(story.life).get("code")
-        return code == "bad_message" != wanted and self._age() != story.life.age
-
-    def _lost_media(self, story: Story) -> bool:
-        """True if a FLUSHALL came between its pictures and itself."""
-        code = getattr(story.end, "code", None)
-        wanted = self._template(story.life).get("code")
-        return code == "media_not_found" != wanted and self._age() != story.life.age
+    def _by_flush(self, story: Story, code: str) -> bool:
+        """True if it failed with this code, which is not its own, and a FLUSHALL may be why."""
+        failed = getattr(story.end, "code", None) == code
+        own = self._template(story.life).get("code") == code
+        return failed and not own and self._age() != story.life.age
 
     def _again(self, life: Life) -> Life:
         """Send again what a FLUSHALL took away: as it was, or as another job."""
@@ -283,7 +278,7 @@ def _insist(attempt: Callable[[], T]) -> T:
             time.sleep(0.1)
 
 
-def main(arguments: Iterable[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("url", "queue", "name", "seed"):
         parser.add_argument(f"--{name}", required=True)
@@ -291,7 +286,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         parser.add_argument(f"--{name}", required=True, type=Path)
     parser.add_argument("--without", default="", help="kinds of faults")
     parser.add_argument("--shift", default=0.0, type=float, help="seconds that the clock is ahead")
-    options = parser.parse_args(None if arguments is None else list(arguments))
+    options = parser.parse_args()
     chaotic = Chaotic(options)
     chaotic.take_up()
     while not options.until.exists():

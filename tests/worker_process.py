@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def eventually(condition: Callable[[], object], what: str = "it") -> None:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from mlxq_producer.embedded import EmbeddedServer
+from mlxq_schemas.clock import seconds_of
 from mlxq_schemas.errors import ConfigError, EvictionPolicy, QueueUnavailable
 from mlxq_worker.queue.connection import address, check_server, connect
+from tcp_proxy import TcpProxy
 
 
 def test_the_client_repeats_nothing(client: redis.Redis) -> None:
@@ -69,3 +72,33 @@ def test_a_server_that_hides_its_settings_gives_warnings(
         "server version hidden",
         "eviction policy hidden",
     ]
+
+
+def test_a_user_who_may_not_ask_for_the_time_is_told_what_to_add(
+    server: EmbeddedServer, redis_client: redis.Redis
+) -> None:
+    redis_client.acl_setuser(
+        "late", enabled=True, passwords=["+pw"], keys="*", commands=["+@all", "-time"]
+    )
+    try:
+        client = connect(server.url.replace("://", "://late:pw@"), "test")
+        with pytest.raises(ConfigError, match=r"add \+time"):
+            check_server(client)
+        client.close()
+    finally:
+        redis_client.acl_deluser("late")
+
+
+def test_the_servers_time_comes_with_the_check(client: redis.Redis) -> None:
+    assert check_server(client) == pytest.approx(seconds_of(client.time()), abs=60)
+
+
+@pytest.mark.parametrize("command", ["PING", "INFO", "TIME"])
+def test_a_connection_that_breaks_during_the_check_is_no_server(
+    proxy: TcpProxy, redis_client: redis.Redis, command: str
+) -> None:
+    client = connect(proxy.url, "test")
+    proxy.cut_request(command)
+    with pytest.raises(QueueUnavailable, match="no answer"):
+        check_server(client)
+    client.close()

@@ -86,6 +86,9 @@ def check_server(client: redis.Redis) -> float:
     where = address(client)
     try:
         _ping(client)
+        info = _info(client)
+        policy = info.get("maxmemory_policy") or _configured_policy(client)
+        now = _server_time(client, where)
     except AuthenticationError as error:
         raise QueueUnavailable(
             f"the Redis server at {where} refused the login: check user and password in the URL"
@@ -95,7 +98,6 @@ def check_server(client: redis.Redis) -> float:
             f"no answer from Redis at {where} ({reason(error)}): start a server there, "
             "or give another with --redis-url or MLXQ_REDIS_URL"
         ) from error
-    info = _info(client)
     # Valkey has its own name for it.
     clustered = "cluster" in (info.get("redis_mode"), info.get("server_mode"))
     if clustered and not is_sharded(client):
@@ -103,8 +105,8 @@ def check_server(client: redis.Redis) -> float:
             f"the Redis server at {where} is a node of a cluster: write redis+cluster://HOST:PORT"
         )
     _check_version(info, where, MIN_CLUSTER_VERSION if clustered else MIN_VERSION)
-    _check_policy(info.get("maxmemory_policy") or _configured_policy(client), where)
-    return _server_time(client, where)
+    _check_policy(policy, where)
+    return now
 
 
 def reason(error: BaseException) -> str:

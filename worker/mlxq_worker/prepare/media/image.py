@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from PIL.AvifImagePlugin import AvifImageFile
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 
 from mlxq_schemas.errors import MediaError, MediaTooLarge, MediaTooSmall
+from mlxq_worker.prepare.media.formats import open_image
 from mlxq_worker.prepare.media.policy import MediaPolicy
-
-Reader = Callable[[io.BytesIO], ImageFile]
-
-READERS: Final[tuple[tuple[int, bytes, Reader], ...]] = (
-    (0, b"\x89PNG\r\n\x1a\n", PngImageFile),
-    (0, b"\xff\xd8\xff", JpegImageFile),
-    (0, b"GIF87a", GifImageFile),
-    (0, b"GIF89a", GifImageFile),
-    (8, b"WEBP", WebPImageFile),
-    (0, b"BM", BmpImageFile),
-    (0, b"II*\0", TiffImageFile),
-    (0, b"MM\0*", TiffImageFile),
-    (4, b"ftypavif", AvifImageFile),
-    (4, b"ftypavis", AvifImageFile),
-)
-"""Offset and bytes by which a format is known. Raster formats only: nothing that runs a program
-(EPS), draws by instructions or opens further files."""
 
 ORIENTATION: Final = 0x0112
 TURNS: Final = {
@@ -58,7 +35,7 @@ def decode_image(data: bytes, what: str, policy: MediaPolicy) -> Image.Image:
     :class:`MediaTooLarge` or :class:`MediaTooSmall`.
     """
     try:
-        with _open(data, what) as file:
+        with open_image(data, what) as file:
             _check_size(file.size, what, policy)
             turn = TURNS.get(_orientation(file))
             file.load()
@@ -71,16 +48,6 @@ def decode_image(data: bytes, what: str, policy: MediaPolicy) -> Image.Image:
         raise MediaError(f"{what} is broken: {_reason(error)}") from error
     picture.info = {}  # metadata would keep megabytes alive
     return picture if turn is None else picture.transpose(turn)
-
-
-def _open(data: bytes, what: str) -> ImageFile:
-    """Read the header. ``Image.open`` is not used: its pixel limit is a setting of the process."""
-    for offset, magic, reader in READERS:
-        if data[offset : offset + len(magic)] == magic:
-            return reader(io.BytesIO(data))
-    raise MediaError(
-        f"{what} is not an image of a known format (PNG, JPEG, WEBP, GIF, BMP, TIFF, AVIF)"
-    )
 
 
 def _check_size(size: tuple[int, int], what: str, policy: MediaPolicy) -> None:
@@ -108,6 +75,8 @@ def _to_rgb(file: Image.Image, what: str) -> Image.Image:
     if file.mode.startswith("I;16"):  # 16 bits a pixel: `convert` would clip instead of scale
         pixels = np.asarray(file).astype(np.int64) >> 8
         return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert("RGB")
+    if file.mode == "I" and isinstance(file, PpmImageFile):  # 16 bits, whatever they were before
+        return Image.fromarray((np.asarray(file) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if file.mode in {"I", "F"}:
         kind = "float" if file.mode == "F" else "32-bit"
         raise MediaError(f"{what} has {kind} pixels, whose range is unknown: save it with 8 bits")

@@ -26,6 +26,18 @@ class SubmitErrors(MlxqError):
         self.errors = dict(errors)
 
 
+class NothingFound(ConfigError):
+    """The sources have nothing to caption; what was passed over is in the message."""
+
+    code = "nothing_found"
+
+
+class NoImageColumn(ConfigError):
+    """A table has no column with pictures, or several that might be meant."""
+
+    code = "no_image_column"
+
+
 class OutputInUse(ConfigError):
     """Another run holds the lock of an output."""
 

@@ -74,7 +74,7 @@ class MediaCollector:
         url = ref.get("url")
         if not isinstance(url, str) or not url or ref.get("error") or _REMOTE.match(url):
             return ref
-        path = _path_of_url(url) if _FILE.match(url) else Path(url).expanduser()
+        path = _path_of_url(url) if _FILE.match(url) else expanded(url)
         return {**ref, **self._file(path, url)}
 
     def _file(self, path: Path, given: str) -> dict[str, Any]:
@@ -90,6 +90,14 @@ class MediaCollector:
         sha256 = hashlib.sha256(data).hexdigest()
         self.blobs[sha256] = data
         return f"blob:{sha256}"
+
+
+def expanded(text: str) -> Path:
+    """A path; a ``~`` at its start is a home folder where that is somebody's."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def read_media(path: Path) -> bytes:

@@ -22,7 +22,8 @@ from mlxq_producer.client import Producer
 from mlxq_producer.connection import URL_VARIABLE, connect
 from mlxq_producer.cron.schedule import Schedule
 from mlxq_producer.cron.ticks import CatchUp, Ticker, tick_name
-from mlxq_producer.pipeline.sources import PICTURES
+from mlxq_producer.media import expanded
+from mlxq_producer.pipeline.pictures import is_hidden, is_picture
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError
 
@@ -58,10 +59,11 @@ def submit_folder(
     is made twice, by two schedulers or on two nights, is no second job while results are kept.
     Raises ``ConfigError`` where there is no such folder.
     """
-    place = Path(folder).expanduser()
+    place = expanded(folder)
     if not place.is_dir():
         raise ConfigError(f"no folder {folder}: give the path of one that this machine sees")
-    paths = sorted(path for path in place.iterdir() if path.suffix.lower() in PICTURES)
+    files = sorted(path for path in place.iterdir() if not is_hidden(path.name) and path.is_file())
+    paths = [path for path in files if is_picture(path.name)]
     common = {**(fields or {}), "prompt": prompt}
     with _producer() as producer:
         jobs = ({**common, "id": _content_id(path, common), "images": [path]} for path in paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -108,6 +109,48 @@ def test_a_new_watch_does_nothing_twice(folder, worker, producer, redis_client, 
 def command(folder: Path, *options: str) -> list[str]:
     words = ["watch", str(folder), "-p", "say this", "--interval", "0.1s", *options]
     return [sys.executable, "-m", "mlxq_producer", *words]
+
+
+def test_what_is_passed_over_is_told_once(folder, producer: Producer):
+    told: list[dict[str, int]] = []
+    watch = watching(folder, producer, [])
+    watch.passed = lambda over: told.append(dict(over))
+    for name in ("a.heic", "b.svg", "c.png.part", ".d.heic", "Thumbs.db", "a.heic.part"):
+        (folder / name).write_bytes(b"x")
+    (folder / "tmp_e.png").write_bytes(b"half")
+    (folder / "f.png").touch()
+    assert (watch.look(), told, watch.waiting) == (0, [{".heic": 1, ".svg": 1}], 2)
+    (folder / "tmp_e.png").write_bytes(b"more than half")
+    assert watch.look() == 0
+    assert told[1:] == [{"empty": 1}]
+    (folder / "g.heic").write_bytes(b"x")
+    assert (watch.look(), watch.waiting) == (0, 0)
+    assert told[2:] == [{".heic": 1, "with a temporary name": 1}]
+    assert (watch.look(), len(told)) == (0, 3)
+
+
+def test_a_watch_that_looks_once_names_what_it_passes_over(folder, environment):
+    (folder / "a.heic").write_bytes(b"x")
+    (folder / "f.png").touch()
+    done = [
+        subprocess.run(
+            command(folder, "--once", *more),
+            env=environment,
+            timeout=100,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        for more in ((), ("--json",))
+    ]
+    assert [run.returncode for run in done] == [0, 0], done
+    assert "1 .heic" in done[0].stderr
+    assert "1 empty" in done[0].stderr
+    events = [json.loads(line) for line in done[1].stdout.splitlines()]
+    assert events == [
+        {"type": "passed_over", "kinds": {".heic": 1}},
+        {"type": "passed_over", "kinds": {"empty": 1}},
+    ]
 
 
 def test_a_killed_watch_goes_on(folder, worker, environment, redis_client, queue):

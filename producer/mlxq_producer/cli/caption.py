@@ -21,6 +21,7 @@ from mlxq_producer.cli.output import print_json
 from mlxq_producer.client import Producer
 from mlxq_producer.pipeline.api import MEDIA_TTL, opened
 from mlxq_producer.pipeline.item import Row
+from mlxq_producer.pipeline.pictures import PassedOver
 from mlxq_producer.pipeline.plan import Plan, Prompt
 from mlxq_producer.pipeline.post import Post
 from mlxq_producer.pipeline.preview import preview
@@ -140,6 +141,9 @@ def caption(
         list[Path] | None,
         typer.Option(metavar="DIR", help="Manifests may name files in here too."),
     ] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="Rows have no pictures: use only their fields.")
+    ] = False,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Only the first N items.")
     ] = None,
@@ -185,7 +189,7 @@ def caption(
     """
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     plan = Plan(
-        sources=Sources(source, _columns(column or []), root or [], _stdin()),
+        sources=Sources(source, _columns(column or []), root or [], _stdin(), text_only),
         prompt=_prompt(prompt, prompt_file, template),
         choice=Choice(None if shard is None else _shard(shard), limit, shuffle, seed or 0),
         system=system,
@@ -209,6 +213,7 @@ def caption(
         return
     if not plan.outputs and not plan.sidecars:
         raise ConfigError("say where captions go: --sidecar txt, or -o captions.jsonl")
+    plan.check()
     signal.signal(signal.SIGTERM, _terminate)
     with ExitStack() as stack:
         producer = None
@@ -223,6 +228,8 @@ def caption(
 def _run(plan: Plan, producer: Producer | None, *, embedded: bool, as_json: bool) -> Summary:
     failures: list[Row] = []
     view = choose_view(partial(_count, plan), as_json=as_json)
+    for note in plan.sources.notes():
+        view.say(note)
     if producer is not None and not producer.status().workers:
         view.say("no worker is up, so the jobs wait: start mlxq worker, or use --embedded")
     with view, opened(plan, producer=producer, embedded=embedded, say=view.say) as run:
@@ -258,8 +265,8 @@ def _print_end(summary: Summary, failures: list[Row], rates: tuple[float, float]
     earlier = f", {summary.skipped} done before" if summary.skipped else ""
     kept = f", {summary.kept} left as they were" if summary.kept else ""
     print(f"{summary.done} captions{earlier}{kept}, {failed} failed")
-    if not summary.items:
-        print("no pictures there: check the path", file=sys.stderr)
+    if summary.passed_over:
+        print(summary.passed_over.told())
     if summary.completion_tokens:
         print(f"{rates[0]:.1f} items/s, {rates[1]:.0f} tokens/s")
     if failed:
@@ -268,7 +275,8 @@ def _print_end(summary: Summary, failures: list[Row], rates: tuple[float, float]
 
 def _show(plan: Plan, *, as_json: bool) -> None:
     counts: dict[str, int] = {}
-    for found in preview(plan):
+    over = PassedOver()
+    for found in preview(plan, over):
         counts[found.action] = counts.get(found.action, 0) + 1
         if found.action in {"caption", "refuse"}:
             if as_json:
@@ -277,8 +285,10 @@ def _show(plan: Plan, *, as_json: bool) -> None:
             else:
                 print(f"{found.action} {found.item.name}")
     if as_json:
-        print_json({"type": "summary", **counts})
+        print_json({"type": "summary", **counts, "passed_over": over})
     else:
+        if over:
+            print(over.told())
         print(", ".join(f"{number} {action}" for action, number in counts.items()) or "no items")
 
 

@@ -15,7 +15,7 @@ from mlxq_producer.cli.output import print_events, print_json, print_result
 from mlxq_producer.cli.times import duration, moment
 from mlxq_producer.client import Producer
 from mlxq_producer.errors import SubmitErrors
-from mlxq_producer.media import read_media
+from mlxq_producer.media import expanded, read_media
 from mlxq_schemas import DEFAULT_QUEUE, Priority
 from mlxq_schemas.errors import BadMessage, ConfigError, EmptyPrompt
 
@@ -142,7 +142,7 @@ def _question(prompt: str | None, system: str | None, images: list[str]) -> dict
         raise EmptyPrompt("the prompt is empty; say what the model should do")
     for image in images:
         if not _URL.match(image):
-            read_media(Path(image).expanduser())
+            read_media(expanded(image))
     if system is None:
         return {"prompt": text, "images": images}
     parts: list[dict[str, Any]] = [

@@ -15,6 +15,7 @@ from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.times import duration
 from mlxq_producer.client import Producer
 from mlxq_producer.pipeline.item import Row
+from mlxq_producer.pipeline.pictures import PassedOver
 from mlxq_producer.pipeline.plan import Plan
 from mlxq_producer.pipeline.sidecars import Kind
 from mlxq_producer.pipeline.sources import Sources
@@ -66,8 +67,14 @@ def watch(
         else:
             complain(row.code or row.status, f"{row.source}: {row.message}")
 
+    def tell(over: PassedOver) -> None:
+        if as_json:
+            print_json({"type": "passed_over", "kinds": over})
+        else:
+            print(over.told(), file=sys.stderr, flush=True)
+
     with Producer(redis_url, queue) as producer:
-        watching = Watch(folder, plan, producer, show)
+        watching = Watch(folder, plan, producer, show, passed=tell)
         while True:
             try:
                 left = watching.look()
@@ -76,7 +83,7 @@ def watch(
                     raise
                 print(f"error[{error.code}]: {error.message}; trying again", file=sys.stderr)
                 left = 1
-            if once and not left:
+            if once and not left and not watching.waiting:
                 break
             time.sleep(interval)
     if watching.failed:

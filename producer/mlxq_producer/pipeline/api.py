@@ -46,6 +46,7 @@ def caption(
     post: Post | None = None,
     choice: Choice | None = None,
     columns: Mapping[str, str] | None = None,
+    text_only: bool = False,
     window: int = 64,
     ordered: bool = False,
     each: Callable[[Row], object] | None = None,
@@ -72,18 +73,22 @@ def caption(
         embedded: Start a server and a worker for this call, with ``model`` (default: the small
             one of the package).
         sampling: Fields of :class:`~mlxq_schemas.Sampling`.
+        columns: A manifest's names for the columns ``image`` and ``id``.
+        text_only: Rows have no pictures: only their fields are used.
         window: Jobs in flight at most.
         ordered: Write rows in the order of the items.
 
     Raises:
         ConfigError: something asked for cannot be done; nothing was sent.
+        NothingFound: there is nothing to caption.
+        NoImageColumn: a manifest has no column with pictures.
         OutputInUse: another run writes there.
         QueueUnavailable: the server stayed away.
     """
     if (prompt is None) == (template is None):
         raise ConfigError("give prompt or template, one of them")
     plan = Plan(
-        sources=Sources(_texts(sources), dict(columns or {})),
+        sources=Sources(_texts(sources), dict(columns or {}), text_only=text_only),
         prompt=Template(template) if template is not None else Literal(prompt or ""),
         choice=choice or Choice(),
         system=system,

@@ -13,31 +13,38 @@ from typing import Any, Final
 
 from mlxq_producer.media import MAX_INLINE_BYTES
 from mlxq_producer.pipeline.item import Item
+from mlxq_producer.pipeline.pictures import NOISE, PICTURES, PassedOver, is_hidden, suffix_of
 from mlxq_schemas.errors import BadMessage, ConfigError, MediaNotFound, MediaTooLarge, MlxqError
 
-PICTURES: Final = frozenset({"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"})
+TEXTS: Final = frozenset({"txt", "caption", "cls", "text"})
+"""Members that are a field each."""
 
 
-def read_tar(path: Path) -> Iterator[Item]:
+def read_tar(path: Path, over: PassedOver) -> Iterator[Item]:
     """The samples of an archive, in their order, one of them in memory.
 
     A sample's picture is what is captioned; its ``.json`` gives fields, its other small text
-    members one field each. Raises :class:`ConfigError` if the archive cannot be read.
+    members one field each. A sample of text alone is an item that failed; members of other kinds
+    without a picture, and second pictures, are counted in ``over``. Raises :class:`ConfigError`
+    if the archive cannot be read.
     """
     try:
         with _opened(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             key, parts = None, dict[str, bytes | MlxqError]()
             for member in archive:
+                if member.isdir() or _is_noise(member.name):
+                    continue
                 if not member.isfile():
+                    over.add("links and devices")
                     continue
                 stem, _, suffix = split(member.name)
                 if stem != key and parts:
-                    yield _sample(path, str(key), parts)
+                    yield from _sample(path, str(key), parts, over)
                     parts = {}
                 key = stem
                 parts[suffix] = _content(archive, member)
             if parts:
-                yield _sample(path, str(key), parts)
+                yield from _sample(path, str(key), parts, over)
             # The library would tell neither that a header is cut off, nor that a checksum is wrong.
             while file.read(1 << 20):
                 pass
@@ -66,29 +73,56 @@ def split(name: str) -> tuple[str, str, str]:
     return f"{folder}{slash}{stem}", dot, suffix.lower()
 
 
+def _is_noise(name: str) -> bool:
+    """Whether a member is one of those that a Mac or a file browser adds."""
+    *folders, base = name.split("/")
+    return is_hidden(base) or any(folder.lower() in NOISE for folder in folders)
+
+
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | MlxqError:
+    """A member's bytes; none of one that is neither picture nor field."""
+    suffix = suffix_of(member.name)
+    if suffix not in PICTURES and suffix[1:] not in {"json", *TEXTS}:
+        return b""
     if member.size > MAX_INLINE_BYTES:
         return MediaTooLarge(f"{member.name} has {member.size:,} bytes: scale it down")
     file = archive.extractfile(member)
     return b"" if file is None else file.read()
 
 
-def _sample(path: Path, key: str, parts: dict[str, bytes | MlxqError]) -> Item:
+def _sample(
+    path: Path, key: str, parts: dict[str, bytes | MlxqError], over: PassedOver
+) -> Iterator[Item]:
+    """The item of a sample, if there is one in it."""
     name = f"{path}!{key}"
     relative = "/".join(part for part in key.split("/") if part not in {"", ".", ".."})
-    suffix = next((s for s in parts if s.rsplit(".", 1)[-1] in PICTURES), None)
-    if suffix is None:
-        error = MediaNotFound(f"{name}: no picture among {', '.join(sorted(parts))}")
-        return Item(name, relative=relative, error=error)
+    pictures = sorted((s for s in parts if suffix_of(f"x.{s}") in PICTURES), key=_dots)
+    if not pictures:
+        texts = {"json", *TEXTS} & parts.keys()
+        for suffix in parts.keys() - texts:
+            over.add(suffix_of(f"x.{suffix}") if suffix else "")
+        if texts:
+            error = MediaNotFound(f"{name}: no picture among {', '.join(sorted(parts))}")
+            yield Item(name, relative=relative, error=error)
+        return
+    suffix, *others = pictures
+    for other in others:
+        over.add(f".{other}")
     picture = parts.pop(suffix)
     if isinstance(picture, MlxqError):
-        return Item(name, relative=relative, error=picture)
+        yield Item(name, relative=relative, error=picture)
+        return
     try:
         fields = _fields(parts)
     except ValueError as error:
         broken = BadMessage(f"{name}: its .json is broken: {error}")
-        return Item(name, relative=relative, error=broken)
-    return Item(name, picture, {"key": key, **fields}, relative=f"{relative}.{suffix}")
+        yield Item(name, relative=relative, error=broken)
+        return
+    yield Item(name, picture, {"key": key, **fields}, relative=f"{relative}.{suffix}")
+
+
+def _dots(suffix: str) -> int:
+    return suffix.count(".")
 
 
 def _fields(parts: dict[str, bytes | MlxqError]) -> dict[str, Any]:
@@ -99,6 +133,6 @@ def _fields(parts: dict[str, bytes | MlxqError]) -> dict[str, Any]:
         if suffix == "json":
             value = json.loads(data)
             fields |= value if isinstance(value, dict) else {"json": value}
-        elif suffix in {"txt", "caption", "cls", "text"}:
+        elif suffix in TEXTS:
             fields[suffix] = data.decode("utf-8", "replace").strip()
     return fields

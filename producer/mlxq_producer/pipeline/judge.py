@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -87,8 +88,16 @@ class Judge:
         return seen, item.digest()
 
     def _unreadable(self, item: Item, known: Known | None, error: MlxqError) -> Verdict:
-        stamp = f"unreadable:{error.code}"
-        self.ledger.visit(item.name, self.visit)
+        mark = hashlib.sha256(error.message.encode(errors="replace")).hexdigest()[:8]
+        stamp = f"unreadable:{error.code}:{mark}"
+        if self.ledger.visit(item.name, self.visit):
+            if known is not None and known.want == stamp:
+                return Verdict("repeated", item)
+            # Its name is that of another item, whose row must stay.
+            item = replace(item, name=f"{item.name}#{mark}")
+            known = self.ledger.item(item.name)
+            if self.ledger.visit(item.name, self.visit):
+                return Verdict("repeated", item)
         if known is not None and known.stamp == stamp and not self.plan.retry_failed:
             return Verdict("failed", item, stamp=stamp, known=known)
         outcome = Outcome.failure(error)

@@ -6,27 +6,31 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
+from mlxq_producer.errors import NoImageColumn
+from mlxq_producer.media import expanded
+from mlxq_producer.pipeline.columns import Columns, encoding_of, layout, missing
 from mlxq_producer.pipeline.extras import need
 from mlxq_producer.pipeline.item import Item, printable
 from mlxq_schemas.errors import (
     BadMessage,
     ConfigError,
-    InvalidJob,
     MediaForbidden,
     MediaNotFound,
     MlxqError,
+    Unsupported,
 )
 
 TABLES: Final = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
-COLUMNS: Final = ("image", "file_name", "filename", "file", "path", "image_path", "url")
-"""Where a row's picture is looked for if ``columns`` does not say."""
 BATCH: Final = 64
 """Rows decoded at once: they may hold the pictures themselves."""
+HEAD: Final = 1000
+"""Rows of a JSON lines file that are looked at for columns, before anything begins."""
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
 
@@ -40,8 +44,38 @@ class ManifestReader:
     """
 
     base: Path | None
-    roots: list[Path]
-    columns: Mapping[str, str]
+    roots: Sequence[Path]
+    columns: Columns
+
+    def check(self, path: Path) -> None:
+        """Raise :class:`NoImageColumn` if a manifest has no column with pictures; other
+        :class:`ConfigError` if it cannot be read.
+        """
+        match path.suffix.lower():
+            case ".parquet":
+                columns = _parquet_columns(path)
+            case ".csv" | ".tsv":
+                columns = layout(path, self.columns).columns
+            case _:
+                columns = _json_columns(path)
+        if columns:
+            self.columns.check(str(path), columns)
+
+    def note(self, path: Path) -> str | None:
+        """What is unusual in how a manifest is read."""
+        if path.suffix.lower() not in {".csv", ".tsv"}:
+            return None
+        found = layout(path, self.columns)
+        if found.delimiter == ("\t" if path.suffix.lower() == ".tsv" else ","):
+            return None
+        mark = {"\t": "tabs"}.get(found.delimiter, f"'{found.delimiter}'")
+        return f"{path}: columns are separated by {mark}: {', '.join(found.columns)}"
+
+    def check_dataset(self, folder: Path) -> None:
+        """The same for a dataset that was saved to disk."""
+        for part in dataset_parts(folder):
+            for columns in _dataset_columns(part):
+                self.columns.check(str(part), columns)
 
     def read(self, path: Path) -> Iterator[Item]:
         """The items of a manifest. Raises :class:`ConfigError` if it cannot be read at all."""
@@ -49,7 +83,7 @@ class ManifestReader:
             case ".parquet":
                 rows = _parquet_rows(path)
             case ".csv" | ".tsv":
-                rows = _csv_rows(path)
+                rows = _csv_rows(path, self.columns)
             case _:
                 rows = _json_rows(path)
         for number, row in enumerate(rows, 1):
@@ -61,26 +95,22 @@ class ManifestReader:
         if not isinstance(row, Mapping):
             return refused(where, BadMessage(f"{where}: a row is a map of fields"))
         fields = {str(k): v for k, v in cast("Mapping[object, Any]", row).items() if k is not None}
-        column = self.columns.get("image")
-        if column is None:
-            column = next((name for name in COLUMNS if fields.get(name)), None)
-        elif column not in fields:
-            return refused(where, self._no_column(where, column, fields))
-        value = None if column is None else fields[column]
-        name = self._name(fields)
         rest = {k: v for k, v in fields.items() if not _holds_bytes(v)}
-        if isinstance(value, Mapping):  # as Hugging Face's image columns are stored
-            inner = cast("Mapping[str, Any]", value)
-            value = inner.get("bytes") or inner.get("path")
-        if column is None and self.columns.get("image") is None:
-            return Item(name or where, None, rest, relative=name or where.rsplit("/", 1)[-1])
+        name = where
+        try:
+            name = self._name(fields) or where
+            if self.columns.text_only:
+                return Item(name, None, rest, relative=name.rsplit("/", 1)[-1])
+            column = self.columns.image_in(fields)
+            if column is None:
+                raise MediaNotFound(f"{where}: {missing('image', self.columns.image, fields)}")
+            value = _picture(fields[column], f"{where}: column {column}")
+        except (MediaNotFound, NoImageColumn, Unsupported) as error:
+            return refused(name, error, rest)
         if isinstance(value, bytes):
-            return Item(name or where, value, rest, relative=name or where.rsplit("/", 1)[-1])
-        if not isinstance(value, str) or not value:
-            error = MediaNotFound(f"{where}: column {column} holds no path, URL or bytes")
-            return refused(name or where, error)
+            return Item(name, value, rest, relative=name.rsplit("/", 1)[-1])
         found = self.located(value, rest)
-        if name is None:
+        if name == where:
             return found
         return Item(name, found.media, rest, found.relative, found.error)
 
@@ -88,7 +118,7 @@ class ManifestReader:
         """The item for a path or URL."""
         if _URL.match(text):
             return Item(text, text, fields, text.split("?", maxsplit=1)[0].rsplit("/", 1)[-1])
-        path = Path(text).expanduser() if self.base is None else self.base / text
+        path = expanded(text) if self.base is None else self.base / text
         relative = printable(Path(text if self.base else path.name))
         item = Item(printable(path), path, fields, relative)
         if self.base is None or self._allowed(path):
@@ -108,20 +138,38 @@ class ManifestReader:
         )
 
     def _name(self, fields: Mapping[str, Any]) -> str | None:
-        column = self.columns.get("id")
-        if column is None:
-            return None
-        value = fields.get(column)
+        column = self.columns.id_in(fields)
+        value = None if column is None else fields[column]
         return None if value is None or value == "" else str(value)
 
-    @staticmethod
-    def _no_column(where: str, column: str, fields: Mapping[str, Any]) -> InvalidJob:
-        return InvalidJob(f"{where}: no column {column}; it has {', '.join(sorted(fields))}")
 
-
-def refused(name: str, error: MlxqError) -> Item:
+def refused(name: str, error: MlxqError, fields: Mapping[str, Any] | None = None) -> Item:
     """An item that its source could not give."""
-    return Item(name, relative=name.rsplit("/", 1)[-1], error=error)
+    return Item(name, fields=fields or {}, relative=name.rsplit("/", 1)[-1], error=error)
+
+
+def _picture(value: object, where: str) -> str | bytes:
+    """What a cell says of the row's picture: a path, a URL, or its bytes.
+
+    Raises :class:`MediaNotFound` for a cell that holds none, :class:`Unsupported` for several.
+    """
+    match value:
+        case Mapping():  # as Hugging Face's image columns are stored
+            inner = cast("Mapping[str, object]", value)
+            return _picture(inner.get("bytes") or inner.get("path"), where)
+        case [one]:
+            return _picture(one, where)
+        case [_, *_] if all(cast("list[object]", value)):
+            raise Unsupported(f"{where} holds {len(value)} pictures: give each a row of its own")
+        case str() if value.strip():
+            return value
+        case bytes() if value:
+            return value
+        case _:
+            raise MediaNotFound(
+                f"{where} holds no path, URL or bytes: fill it, or use --text-only for rows "
+                "without pictures"
+            )
 
 
 def dataset_parts(folder: Path) -> list[Path]:
@@ -150,6 +198,25 @@ def read_dataset(folder: Path, reader: ManifestReader) -> Iterator[Item]:
                             yield reader.item(row, f"{part}:{number}")
 
 
+def _dataset_columns(part: Path) -> Iterator[list[str]]:
+    pyarrow = need("pyarrow", "a dataset on disk")
+    ipc = need("pyarrow.ipc", "a dataset on disk")
+    state = json.loads((part / "state.json").read_text(encoding="utf-8"))
+    for entry in state["_data_files"][:1]:
+        with pyarrow.memory_map(str(part / entry["filename"])) as source:
+            yield list(ipc.open_stream(source).schema.names)
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    parquet = need("pyarrow.parquet", f"{path}")
+    pyarrow = need("pyarrow", f"{path}")
+    try:
+        with parquet.ParquetFile(path) as file:
+            return list(file.schema_arrow.names)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise ConfigError(f"{path} is no Parquet file that can be read: {error}") from error
+
+
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     parquet = need("pyarrow.parquet", f"{path}")
     pyarrow = need("pyarrow", f"{path}")
@@ -161,12 +228,13 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"{path} is no Parquet file that can be read: {error}") from error
 
 
-def _csv_rows(path: Path) -> Iterator[dict[str, Any] | MlxqError]:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.DictReader(file, delimiter=delimiter)
-        if not reader.fieldnames:
-            raise ConfigError(f"{path} has no header: its first line must name the columns")
+def _csv_rows(path: Path, wanted: Columns) -> Iterator[dict[str, Any] | MlxqError]:
+    found = layout(path, wanted)
+    with path.open(encoding=found.encoding, errors="replace", newline="") as file:
+        for _ in range(found.skip):
+            file.readline()
+        reader = csv.DictReader(file, found.columns, delimiter=found.delimiter)
+        next(reader)  # the header itself
         while True:
             try:
                 row = next(reader)
@@ -175,19 +243,44 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any] | MlxqError]:
             except csv.Error as error:
                 yield BadMessage(f"{path}, line {reader.line_num}: {error}")
                 continue
+            if any(cast("dict[None, list[str]]", row).get(None, ())):
+                yield BadMessage(
+                    f"{path}, line {reader.line_num} has more cells than the header: put cells "
+                    f"that have a {found.delimiter!r} in them in quotes"
+                )
+                continue
             yield {name: value for name, value in row.items() if isinstance(name, str)}
 
 
+def _json_columns(path: Path) -> list[str]:
+    """The fields of the first rows; none if no row is a map."""
+    found: dict[str, None] = {}
+    for row in islice(_json_rows(path), HEAD):
+        if isinstance(row, dict):
+            found |= dict.fromkeys(map(str, cast("dict[object, object]", row)))
+    return list(found)
+
+
 def _json_rows(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            text = line.removeprefix(b"\xef\xbb\xbf").strip()
-            if not text:
-                continue
-            try:
-                yield json.load(io.BytesIO(text))
-            except ValueError as error:
-                yield BadMessage(f"{path}, line {number} is not JSON: {error}")
+    for number, line in enumerate(_encoded_lines(path), 1):
+        text = line.removeprefix(b"\xef\xbb\xbf").strip()
+        if not text:
+            continue
+        try:
+            yield json.load(io.BytesIO(text))
+        except ValueError as error:
+            yield BadMessage(f"{path}, line {number} is not JSON: {error}")
+
+
+def _encoded_lines(path: Path) -> Iterable[bytes]:
+    """The lines of a file as UTF-8."""
+    encoding = encoding_of(path)
+    if encoding == "utf-16":
+        with path.open(encoding=encoding, errors="replace", newline="\n") as file:
+            yield from (line.encode(errors="replace") for line in file)
+    else:
+        with path.open("rb") as file:
+            yield from file
 
 
 def _holds_bytes(value: object) -> bool:

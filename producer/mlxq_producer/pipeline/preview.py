@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from mlxq_producer.pipeline.judge import Judge, Verdict
 from mlxq_producer.pipeline.ledger import Ledger
+from mlxq_producer.pipeline.pictures import PassedOver
 from mlxq_producer.pipeline.plan import Plan
 
 
-def preview(plan: Plan) -> Iterator[Verdict]:
-    """The verdict on each item. Nothing is sent, and nothing is written anywhere.
+def preview(plan: Plan, over: PassedOver) -> Iterator[Verdict]:
+    """The verdict on each item; counts in ``over`` the files that are none. Nothing is sent, and
+    nothing is written anywhere.
 
     A copy of the ledger in memory stands for the real one.
     """
@@ -22,7 +24,7 @@ def preview(plan: Plan) -> Iterator[Verdict]:
             ledger.clear()
         judge = Judge(plan, ledger, beside.any_there)
         planned: set[str] = set()
-        for item in plan.choice.of(plan.sources.items()):
+        for item in plan.choice.of(plan.sources.items(over)):
             found = judge.judge(item)
             if found.action == "caption" and found.key in planned:
                 yield Verdict("reuse", found.item, found.prompt, found.key)

@@ -65,7 +65,7 @@ class Run:
             self._locks.release()
             raise
         self._judge = Judge(plan, self._ledger, beside.any_there)
-        self._items = plan.choice.of(plan.sources.items())
+        self._items = plan.choice.of(plan.sources.items(self.summary.passed_over))
         self._opened: list[Sink] = []
         self._closed = False
         self._exhausted = False

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from mlxq_producer.errors import OutputFailed
-from mlxq_producer.pipeline.archives import PICTURES, split
+from mlxq_producer.pipeline.archives import split
 from mlxq_producer.pipeline.item import Item, Row
 from mlxq_producer.pipeline.ledger import Ledger
 from mlxq_producer.pipeline.output import Existing
+from mlxq_producer.pipeline.pictures import PICTURES, is_picture
 from mlxq_schemas.errors import ConfigError, MediaNotFound
 
 SHARD_ITEMS: Final = 10_000
@@ -25,7 +26,9 @@ _PATTERN: Final = re.compile(r"([^%]*)%(?:0(\d+))?d([^%]*\.tar)", re.IGNORECASE)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _MAGIC: Final = (
     *((b"\x89PNG", "png"), (b"\xff\xd8", "jpg"), (b"GIF8", "gif"), (b"BM", "bmp")),
-    *((b"II*\0", "tif"), (b"MM\0*", "tif")),
+    *((b"II*\0", "tif"), (b"MM\0*", "tif"), (b"8BPS", "psd"), (b"\0\0\1\0", "ico")),
+    *((b"\0\0\0\x0cjP  ", "jp2"), (b"\xff\x4f\xff\x51", "j2k"), (b"\x01\xda", "sgi")),
+    *((b"\x59\xa6\x6a\x95", "ras"), *((b"P%d" % kind, "pnm") for kind in range(1, 7))),
 )
 
 
@@ -194,8 +197,7 @@ class Shards:
     def _key(self, item: Item) -> str:
         parts = _CONTROL.sub("_", item.relative or item.name).split("/")
         *folders, base = [part for part in parts if part not in {"", ".", ".."}] or ["item"]
-        stem, dot, suffix = base.rpartition(".")
-        base = stem if dot and stem and suffix.lower() in PICTURES else base
+        base = base.rpartition(".")[0] if is_picture(base) else base
         key = "/".join((*folders, base.replace(".", "_")))
         if self._known().take(f"{self._name}!{key}", item.name) is None:
             return key
@@ -236,11 +238,11 @@ def _member(name: str, data: bytes) -> bytes:
 def _suffix(item: Item, content: bytes) -> str:
     """What the picture is: by the name it came with, else by its first bytes."""
     suffix = item.relative.rpartition(".")[2].lower()
-    if suffix in PICTURES:
+    if f".{suffix}" in PICTURES:
         return suffix
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "webp"
-    if content[4:12] == b"ftypavif":
+    if content[4:12] in {b"ftypavif", b"ftypavis"}:
         return "avif"
     return next((kind for magic, kind in _MAGIC if content.startswith(magic)), "bin")
 

@@ -14,7 +14,7 @@ from mlxq_producer.errors import OutputFailed
 from mlxq_producer.pipeline.item import Item, Row
 from mlxq_producer.pipeline.ledger import Ledger
 from mlxq_producer.pipeline.output import Existing
-from mlxq_producer.pipeline.sources import PICTURES
+from mlxq_producer.pipeline.pictures import is_picture
 from mlxq_schemas.errors import ConfigError
 
 Kind = Literal["txt", "caption", "json"]
@@ -96,7 +96,7 @@ class Sidecars:
                 )
             place = self._folder / inside
         stem = place.name
-        if not self._full_names and place.suffix.lower() in PICTURES:
+        if not self._full_names and is_picture(place.name):
             stem = place.stem
         return place.with_name(f"{stem}.{kind}")
 

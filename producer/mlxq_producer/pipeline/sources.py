@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 import random
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
+from mlxq_producer.errors import NothingFound
 from mlxq_producer.pipeline.archives import is_archive, read_tar
+from mlxq_producer.pipeline.columns import Columns, encoding_of
+from mlxq_producer.pipeline.folders import Captions, walk
 from mlxq_producer.pipeline.item import Item, printable
 from mlxq_producer.pipeline.manifests import (
     TABLES,
@@ -26,15 +29,14 @@ from mlxq_producer.pipeline.manifests import (
     read_dataset,
     refused,
 )
-from mlxq_schemas.errors import BadMessage, ConfigError
+from mlxq_producer.pipeline.pictures import NOISE, TEXTS, PassedOver, suffix_of
+from mlxq_schemas.errors import BadMessage, ConfigError, InvalidJob
 
-PICTURES: Final = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
-)
-"""What a folder is searched for."""
 LISTS: Final = frozenset({".txt", ".list"})
 SHUFFLE_BUFFER: Final = 10_000
 """Items among which ``shuffle`` draws: memory stays bounded, order is mixed well enough."""
+
+Reader = Callable[[PassedOver], Iterator[Item]]
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -65,28 +67,46 @@ class Sources:
 
     ``columns`` maps ``image`` and ``id`` to a manifest's names for them. ``roots`` are the folders
     that manifests and lists may name files in, beside their own. ``stdin`` gives the lines of
-    ``-``.
+    ``-``. With ``text_only`` the items are rows without pictures.
     """
 
     given: Sequence[str]
     columns: Mapping[str, str] = field(default_factory=dict[str, str])
     roots: Sequence[Path] = ()
     stdin: Iterable[str] = ()
+    text_only: bool = False
 
-    def items(self) -> Iterator[Item]:
-        """All items. Raises :class:`ConfigError` for a source that is none or cannot be read."""
+    def __post_init__(self) -> None:
+        """Lines that come once are kept so that the first can be looked at."""
+        if not isinstance(self.stdin, Sequence | Lines):
+            object.__setattr__(self, "stdin", Lines(self.stdin))
+
+    def items(self, over: PassedOver | None = None) -> Iterator[Item]:
+        """All items; counts in ``over`` the files that are none.
+
+        Raises :class:`ConfigError` for a source that is none or cannot be read.
+        """
+        over = PassedOver() if over is None else over
         for source in self.given:
             try:
-                yield from self._reader(source)()
+                yield from self._reader(source)(over)
             except OSError as error:
                 raise ConfigError(f"cannot read {source}: {error.strerror or error}") from error
 
     def check(self) -> None:
-        """Raise :class:`ConfigError` if a source does not exist, before anything begins."""
+        """Raise :class:`ConfigError` for a source that does not exist or cannot be used, and
+        :class:`NothingFound` if there is no item in any, before anything begins.
+        """
         if not self.given:
             raise ConfigError("nothing to caption: name files, folders, manifests, URLs, or -")
+        if self.text_only and "image" in self.columns:
+            raise ConfigError("--text-only looks for no picture: leave --column image=NAME out")
         for source in self.given:
-            self._reader(source)
+            self._check(source)
+        if (over := self._passed_over_alone) is not None:
+            names = ", ".join(self.given[:3]) + (", ..." if len(self.given) > 3 else "")
+            said = f"convert the files passed over, {over.listed()}" if over else "check the path"
+            raise NothingFound(f"nothing to caption in {names}, no pictures there: {said}")
 
     def folders(self) -> list[Path]:
         """Folders that hold the sources' files, as far as that is known beforehand."""
@@ -119,83 +139,128 @@ class Sources:
                 return None
         return sum(1 for reader in readers for _ in reader)
 
-    def _reader(self, source: str) -> Callable[[], Iterator[Item]]:
+    @cached_property
+    def _passed_over_alone(self) -> PassedOver | None:
+        """What was passed over where there is no item at all; None if there is one."""
+        over = PassedOver()
+        for source in self.given:
+            if source == "-":
+                stdin = self.stdin
+                if stdin.any() if isinstance(stdin, Lines) else any(map(str.strip, stdin)):
+                    return None
+                continue
+            try:
+                if next(self._reader(source)(over), None) is not None:
+                    return None
+            except OSError as error:
+                raise ConfigError(f"cannot read {source}: {error.strerror or error}") from error
+        return over
+
+    def notes(self) -> list[str]:
+        """What a user should know of how the manifests are read."""
+        return [
+            note
+            for source in self.given
+            for path in _paths(source)
+            if path.suffix.lower() in TABLES and path.is_file()
+            if (note := self._manifest(path.parent).note(path)) is not None
+        ]
+
+    def _check(self, source: str) -> None:
+        """What a look at a source's head tells."""
+        self._reader(source)
+        empty = source != "-"
+        for path in _paths(source):
+            empty = False
+            self._check_path(path)
+        if empty:
+            raise NothingFound(_no_match(source))
+
+    def _check_path(self, path: Path) -> None:
+        if path.suffix.lower() in TABLES and path.is_file():
+            self._manifest(path.parent).check(path)
+        elif (str(path) in self.given or self.text_only) and path.is_dir() and dataset_parts(path):
+            self._manifest(path).check_dataset(path)
+        elif self.text_only and path.suffix.lower() not in LISTS:
+            raise ConfigError(f"--text-only takes rows of manifests, and {path} has none")
+
+    def _reader(self, source: str) -> Reader:
         path = Path(source)
         if source == "-":
-            return lambda: _lines(self.stdin, "-", self._manifest(None))
+            return lambda _: _lines(self.stdin, "-", self._manifest(None))
         if _URL.match(source):
-            return lambda: iter([_url_item(source)])
+            return lambda _: iter([_url_item(source)])
         try:
             if path.is_dir():
                 if dataset_parts(path):
-                    return lambda: read_dataset(path, self._manifest(path))
-                return lambda: _folder_items(source, walk(path))
+                    return lambda _: read_dataset(path, self._manifest(path))
+                return lambda over: _folder_items(
+                    source, walk(path, lambda _, kind: over.add(kind))
+                )
             if path.is_file():
                 return self._file_reader(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {source!r}: {error}") from error
         if _MAGIC.search(source):
-            return lambda: self._matches(source)
+            return lambda over: self._matches(source, over)
         raise ConfigError(f"no file, folder or pattern {source}: check the path")
 
-    def _file_reader(self, path: Path) -> Callable[[], Iterator[Item]]:
+    def _file_reader(self, path: Path) -> Reader:
         suffix = path.suffix.lower()
         if suffix in TABLES:
-            return lambda: self._manifest(path.parent).read(path)
+            return lambda _: self._manifest(path.parent).read(path)
         if suffix in LISTS:
-            return lambda: self._list(path)
+            return lambda _: self._list(path)
         if is_archive(path):
-            return lambda: read_tar(path)
-        return lambda: iter([Item(printable(path), path, relative=printable(Path(path.name)))])
+            return lambda over: read_tar(path, over)
+        return lambda _: iter([Item(printable(path), path, relative=printable(Path(path.name)))])
 
     def _list(self, path: Path) -> Iterator[Item]:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+        with path.open(encoding=encoding_of(path), errors="surrogateescape") as lines:
             yield from _lines(lines, str(path), self._manifest(path.parent))
 
     def _manifest(self, base: Path | None) -> ManifestReader:
-        return ManifestReader(base, [Path(root) for root in self.roots], dict(self.columns))
+        wanted = Columns(self.columns.get("image"), self.columns.get("id"), self.text_only)
+        return ManifestReader(base, [Path(root) for root in self.roots], wanted)
 
-    def _matches(self, pattern: str) -> Iterator[Item]:
-        root, empty = _fixed_part(pattern), True
+    def _matches(self, pattern: str, over: PassedOver) -> Iterator[Item]:
+        """What a pattern names is an item whatever its suffix, but for captions of pictures."""
+        root, empty, beside = _fixed_part(pattern), True, Captions()
         for name in glob.iglob(pattern, recursive=True):  # noqa: PTH207 - streams, keeps the form
             empty = False
             path = Path(name)
-            if path.is_dir():
+            if path.is_dir() or path.name.lower() in NOISE:
+                continue
+            if suffix_of(pattern) not in TEXTS and path in beside:
                 continue
             if _is_container(path):
-                yield from self._file_reader(path)()
+                yield from self._file_reader(path)(over)
             else:
                 yield Item(printable(path), path, relative=_relative(path, root))
         if empty:
-            raise ConfigError(f"nothing matches {pattern}: quote it, and check the folder")
+            raise NothingFound(_no_match(pattern))
 
 
-def walk(folder: Path) -> Iterator[Path]:
-    """Pictures of a folder and its subfolders, sorted; each folder once, whatever links say."""
-    visited: set[tuple[int, int]] = set()
-    pending = [folder]
-    while pending:
-        here = pending.pop()
-        try:
-            status = here.stat()
-            names = sorted(os.listdir(here))  # noqa: PTH208 - names only, a folder may be large
-        except OSError:
-            if here is folder:
-                raise
-            continue  # a folder that we may not enter holds nothing for us
-        if (status.st_dev, status.st_ino) in visited:
-            continue
-        visited.add((status.st_dev, status.st_ino))
-        below: list[Path] = []
-        for name in names:
-            if name.startswith("."):
-                continue
-            path = here / name
-            if path.suffix.lower() in PICTURES and not path.is_dir():
-                yield path
-            elif path.is_dir():
-                below.append(path)
-        pending += reversed(below)
+class Lines:
+    """Lines that come once, of which the first with something in it can be looked at before."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._head: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        while self._head:
+            yield self._head.pop(0)
+        yield from self._lines
+
+    def any(self) -> bool:
+        """Whether there is a line with something in it; waits for one, and does not take it."""
+        while not self._head or not self._head[-1].strip():
+            line = next(self._lines, None)
+            if line is None:
+                return False
+            self._head.append(line)
+        return True
 
 
 def _folder_items(source: str, paths: Iterable[Path]) -> Iterator[Item]:
@@ -211,7 +276,11 @@ def _lines(lines: Iterable[str], where: str, reader: ManifestReader) -> Iterator
         if not text.strip():
             continue
         if not text.lstrip().startswith("{"):
-            yield reader.located(text, {})
+            if reader.columns.text_only:
+                error = InvalidJob(f"{where}:{number}: with --text-only a line is a JSON object")
+                yield refused(f"{where}:{number}", error)
+            else:
+                yield reader.located(text, {})
             continue
         try:
             row = json.loads(text)
@@ -227,6 +296,18 @@ def _url_item(url: str) -> Item:
 
 def _url_name(url: str) -> str:
     return url.split("?", maxsplit=1)[0].rstrip("/").rsplit("/", maxsplit=1)[-1]
+
+
+def _paths(source: str) -> Iterator[Path]:
+    """What a source names; nothing for stdin, and the address itself for a URL."""
+    if _URL.match(source) or Path(source).exists():
+        yield Path(source)
+    elif source != "-":
+        yield from map(Path, glob.iglob(source, recursive=True))  # noqa: PTH207 - as for the items
+
+
+def _no_match(pattern: str) -> str:
+    return f"nothing matches {pattern}: quote it, and check the folder"
 
 
 def _is_container(path: Path) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from mlxq_producer.pipeline.pictures import PassedOver
 
 
 @dataclass
@@ -21,6 +23,10 @@ class Summary:
     """Of those done or failed: items that no job was needed for, for example duplicates."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    edited: int = 0
+    """Sidecar files that were changed since they were written, and are kept."""
+    passed_over: PassedOver = field(default_factory=PassedOver)
+    """Files that were found and are no pictures that can be read, by suffix."""
 
     @property
     def items(self) -> int:

@@ -122,7 +122,7 @@ def test_only_failures_of_what_is_asked_now_are_told(caption_command, worker, pi
 
 def test_a_folder_without_pictures_is_told(caption_command, tmp_path):
     done = caption_command(tmp_path, *ASK, "--sidecar", "txt")
-    assert (done.exit_code, "no pictures there" in done.stderr) == (0, True)
+    assert (done.exit_code, "no pictures there" in done.stderr) == (2, True)
 
 
 def test_the_window_bounds_what_is_in_flight(caption_command, worker, tmp_path):

@@ -130,11 +130,13 @@ def test_rows_of_text_and_addresses(caption_command, worker, tmp_path):
     )
     out = tmp_path / "out"
     words = (tmp_path / "rows.jsonl", "--template", "Hi {tags}", "-o", out / "%d.tar")
-    done = caption_command(*words)
+    done = caption_command(*words, "--text-only")
     assert done.exit_code == 3
     [text, row] = members(out / "0.tar").items()
     assert text[0].endswith("_jsonl:1.txt")
     assert json.loads(row[1])["fields"] == {"tags": "t", "n": 1}
+    address = caption_command("https://example.org/a.png", *ASK, "-o", tmp_path / "%d.tar")
+    assert (address.exit_code, "error[output_failed]" in address.stderr) == (3, True)
 
 
 def test_archives_of_others(caption_command, worker, pictures, tmp_path):

@@ -34,6 +34,8 @@ from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError, EmptyPrompt
 
 EXIT_TERMINATED: Final = 143
+EDITED_SHOWN: Final = 20
+"""Edited files that are named at the end."""
 
 
 class Existing(StrEnum):
@@ -111,7 +113,8 @@ def caption(
         int, typer.Option(metavar="N", min=1, help="Most items in one .tar.")
     ] = SHARD_ITEMS,
     existing: Annotated[
-        Existing, typer.Option(help="What becomes of captions that are there.")
+        Existing,
+        typer.Option(help="What becomes of captions that are there; skip keeps edited ones too."),
     ] = Existing.SKIP,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Do what failed in earlier runs, only that.")
@@ -265,12 +268,22 @@ def _print_end(summary: Summary, failures: list[Row], rates: tuple[float, float]
     earlier = f", {summary.skipped} done before" if summary.skipped else ""
     kept = f", {summary.kept} left as they were" if summary.kept else ""
     print(f"{summary.done} captions{earlier}{kept}, {failed} failed")
+    if summary.edited:
+        _print_edited(summary)
     if summary.passed_over:
         print(summary.passed_over.told())
     if summary.completion_tokens:
         print(f"{rates[0]:.1f} items/s, {rates[1]:.0f} tokens/s")
     if failed:
         print("mlxq caption --retry-failed, with the same words otherwise, does these again")
+
+
+def _print_edited(summary: Summary) -> None:
+    print("edited since mlxq wrote them, and kept (--existing overwrite replaces them):")
+    for name in summary.edited_files[:EDITED_SHOWN]:
+        print(f"  {name}")
+    if summary.edited > EDITED_SHOWN:
+        print(f"  ... and {summary.edited - EDITED_SHOWN} more")
 
 
 def _show(plan: Plan, *, as_json: bool) -> None:

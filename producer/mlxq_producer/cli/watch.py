@@ -73,8 +73,14 @@ def watch(
         else:
             print(over.told(), file=sys.stderr, flush=True)
 
+    def kept(name: str) -> None:
+        if as_json:
+            print_json({"type": "edited", "file": name})
+        else:
+            print(f"edited, and kept as it is: {name}", file=sys.stderr, flush=True)
+
     with Producer(redis_url, queue) as producer:
-        watching = Watch(folder, plan, producer, show, passed=tell)
+        watching = Watch(folder, plan, producer, show, passed=tell, edited=kept)
         while True:
             try:
                 left = watching.look()

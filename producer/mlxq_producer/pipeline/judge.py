@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from mlxq_producer.pipeline.item import Item, Outcome
 from mlxq_producer.pipeline.ledger import Known, Ledger
 from mlxq_producer.pipeline.plan import Plan
+from mlxq_producer.pipeline.sidecars import Sidecars
 from mlxq_schemas.errors import MlxqError
 
-Action = Literal["done", "failed", "kept", "repeated", "reuse", "caption", "refuse"]
+Action = Literal["done", "failed", "kept", "edited", "repeated", "reuse", "caption", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Verdict:
     digest: str | None = None
     outcome: Outcome | None = None
     known: Known | None = None
+    edited: Sequence[Path] = ()
+    """The item's files, all of them edited, where the action is ``edited``."""
 
 
 @dataclass
@@ -37,8 +41,7 @@ class Judge:
 
     plan: Plan
     ledger: Ledger
-    there: Callable[[Item], bool]
-    """Whether outputs of an item exist that no ledger may know."""
+    beside: Sidecars
     visit: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def judge(self, item: Item) -> Verdict:
@@ -73,12 +76,26 @@ class Judge:
                 return replace(found, action="failed")
         elif self.plan.retry_failed and (row is None or row.ok):
             return replace(found, action="kept")
-        if known is None and self.plan.existing == "skip" and self.there(found.item):
-            return replace(found, action="kept")
+        if self.plan.existing == "skip" and (kept := self._kept(found, known)) is not None:
+            return kept
         outcome = self.ledger.outcome(found.key)
         if outcome is not None and (outcome.ok or not self.plan.retry_failed):
             return replace(found, action="reuse", outcome=outcome)
         return found
+
+    def _kept(self, found: Verdict, known: Known | None) -> Verdict | None:
+        """The verdict where sidecars are there that must stay, so that no job is needed."""
+        item = found.item
+        if known is None:
+            if not self.beside.any_there(item):
+                return None
+            error = self.beside.taken(item, self.ledger)
+            if error is None:
+                return replace(found, action="kept")
+            return replace(found, action="refuse", outcome=Outcome.failure(error))
+        if not self.plan.outputs and (edited := self.beside.all_edited(item, self.ledger)):
+            return replace(found, action="edited", edited=edited)
+        return None
 
     def _digest(self, item: Item, known: Known | None) -> tuple[str | None, str]:
         """The content's digest; a file that looks unchanged is not read again."""

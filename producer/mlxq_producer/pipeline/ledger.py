@@ -28,6 +28,9 @@ CREATE TABLE IF NOT EXISTS items (
     seen TEXT, digest TEXT, row TEXT, ok INTEGER, visit TEXT, want TEXT
 );
 CREATE TABLE IF NOT EXISTS taken (path TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS written (
+    path TEXT PRIMARY KEY, digest TEXT NOT NULL, before TEXT
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS samples (
     output TEXT, name TEXT, shard INTEGER, key TEXT NOT NULL, live INTEGER NOT NULL,
     PRIMARY KEY (output, name, shard)
@@ -74,6 +77,7 @@ class Ledger:
             with sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True) as other:
                 other.backup(found._db)
             other.close()
+            found._db.executescript(_TABLES)  # those that an older mlxq did not have
         return found
 
     def _open(self, place: str) -> None:
@@ -97,7 +101,7 @@ class Ledger:
     def clear(self) -> None:
         """Forget everything."""
         with self._db:
-            for table in ("meta", "work", "items", "taken", "samples"):
+            for table in ("meta", "work", "items", "taken", "written", "samples"):
                 self._db.execute(f"DELETE FROM {table}")  # noqa: S608 - names from the line above
         self.set("version", str(_VERSION))
         self.set("run", uuid.uuid4().hex[:12])
@@ -203,6 +207,27 @@ class Ledger:
         found = self._one("SELECT name FROM taken WHERE path = ?", path)
         owner = name if found is None else found[0]
         return None if owner == name else owner
+
+    def owner(self, path: str) -> str | None:
+        """The item that a file is reserved for."""
+        found = self._one("SELECT name FROM taken WHERE path = ?", path)
+        return None if found is None else found[0]
+
+    def written(self, path: str) -> set[str]:
+        """Digests of what we wrote to a file; two where a kill may have come before the second.
+
+        Empty for a file that is not ours, or that an older mlxq wrote.
+        """
+        found = self._one("SELECT digest, before FROM written WHERE path = ?", path)
+        return set() if found is None else {digest for digest in found if digest is not None}
+
+    def begin_file(self, path: str, digest: str, before: str | None) -> None:
+        """A file is about to be replaced whose content has the digest ``before``."""
+        self._do("INSERT OR REPLACE INTO written VALUES (?, ?, ?)", path, digest, before)
+
+    def end_file(self, path: str) -> None:
+        """It was replaced."""
+        self._do("UPDATE written SET before = NULL WHERE path = ?", path)
 
     def put_sample(self, output: str, name: str, shard: int, key: str) -> None:
         """An item's sample is in a shard now; one that it had before is retired."""

@@ -22,7 +22,7 @@ def preview(plan: Plan, over: PassedOver) -> Iterator[Verdict]:
     try:
         if plan.existing == "overwrite" and not plan.retry_failed:
             ledger.clear()
-        judge = Judge(plan, ledger, beside.any_there)
+        judge = Judge(plan, ledger, beside)
         planned: set[str] = set()
         for item in plan.choice.of(plan.sources.items(over)):
             found = judge.judge(item)

@@ -58,13 +58,14 @@ class Run:
         self._producer = producer
         self._check = check
         beside, self._sinks = plan.sinks()
+        beside.tell = self.summary.add_edited
         self._locks = plan.lock()
         try:
             self._ledger = open_ledger(plan)
         except BaseException:
             self._locks.release()
             raise
-        self._judge = Judge(plan, self._ledger, beside.any_there)
+        self._judge = Judge(plan, self._ledger, beside)
         self._items = plan.choice.of(plan.sources.items(self.summary.passed_over))
         self._opened: list[Sink] = []
         self._closed = False
@@ -148,8 +149,9 @@ class Run:
                 if row is not None and len(self.still_failed) < FAILURES_SHOWN:
                     self.still_failed.append(row)
                 return None
-            case "kept":
+            case "kept" | "edited":
                 self.summary.kept += 1
+                self.summary.add_edited(*found.edited)
                 return None
             case "repeated":
                 return None

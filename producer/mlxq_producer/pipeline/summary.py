@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from mlxq_producer.pipeline.item import printable
 from mlxq_producer.pipeline.pictures import PassedOver
+
+FILES_KEPT: Final = 1000
+"""Files that a summary names."""
 
 
 @dataclass
 class Summary:
     """What a run came to. Items: ``done`` and ``failed`` in this run; ``skipped`` were done by an
-    earlier one, ``kept`` have files that are not ours, ``still_failed`` failed earlier.
+    earlier one, ``kept`` have files that are not ours or were edited, ``still_failed`` failed
+    earlier.
     """
 
     done: int = 0
@@ -24,9 +30,16 @@ class Summary:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     edited: int = 0
-    """Sidecar files that were changed since they were written, and are kept."""
+    """Sidecar files that are not as mlxq wrote them, and are kept."""
+    edited_files: list[str] = field(default_factory=list[str])
+    """The first thousand of them."""
     passed_over: PassedOver = field(default_factory=PassedOver)
     """Files that were found and are no pictures that can be read, by suffix."""
+
+    def add_edited(self, *paths: Path) -> None:
+        """Files were edited, and are kept."""
+        self.edited += len(paths)
+        self.edited_files += map(printable, paths[: FILES_KEPT - len(self.edited_files)])
 
     @property
     def items(self) -> int:

@@ -59,6 +59,8 @@ class Watch:
     passed: Callable[[PassedOver], object] = lambda _: None
     """Hears once of each file that is passed over; of one that may still be written, when two looks
     find it the same."""
+    edited: Callable[[str], object] = lambda _: None
+    """Hears of each caption that was edited, and is kept."""
     waiting: int = 0
     """Files that may still be written, of those that would be passed over."""
     _last: dict[Path, Look] = field(default_factory=dict[Path, Look])
@@ -121,5 +123,7 @@ class Watch:
             return False
         for row in run.rows():
             self.each(row)
+        for name in run.summary.edited_files:
+            self.edited(name)
         self.failed |= not run.summary.ok
         return True

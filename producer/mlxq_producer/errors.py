@@ -44,6 +44,12 @@ class OutputInUse(ConfigError):
     code = "output_in_use"
 
 
+class OutputEdited(ConfigError):
+    """A file of rows holds what no run wrote, and would be lost."""
+
+    code = "output_edited"
+
+
 class OutputFailed(MlxqError):
     """A row could not be written."""
 

@@ -9,6 +9,7 @@ server that RQ uses) and ``MLXQ_QUEUE`` say where to.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,11 +24,14 @@ from mlxq_producer.connection import URL_VARIABLE, connect
 from mlxq_producer.cron.schedule import Schedule
 from mlxq_producer.cron.ticks import CatchUp, Ticker, tick_name
 from mlxq_producer.media import expanded
-from mlxq_producer.pipeline.pictures import is_hidden, is_picture
+from mlxq_producer.pipeline.folders import Captions
+from mlxq_producer.pipeline.pictures import PassedOver, is_hidden, is_picture, suffix_of
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError
 
 QUEUE_VARIABLE: Final = "MLXQ_QUEUE"
+
+_log: Final = logging.getLogger(__name__)
 
 
 def submit(prompt: str | None = None, images: Sequence[str] | None = None, **fields: Any) -> str:
@@ -53,7 +57,8 @@ def job_fields(
 def submit_folder(
     folder: str, prompt: str = "Describe the image.", fields: Mapping[str, Any] | None = None
 ) -> int:
-    """Submit each picture of a folder once; returns how many pictures there are.
+    """Submit each picture of a folder once; returns how many pictures there are. Other files are
+    counted by suffix in a warning of the log.
 
     An id comes from content, prompt and ``fields`` (further fields of every job). So a call that
     is made twice, by two schedulers or on two nights, is no second job while results are kept.
@@ -62,8 +67,16 @@ def submit_folder(
     place = expanded(folder)
     if not place.is_dir():
         raise ConfigError(f"no folder {folder}: give the path of one that this machine sees")
-    files = sorted(path for path in place.iterdir() if not is_hidden(path.name) and path.is_file())
+    files = sorted(
+        path for path in place.iterdir() if not is_hidden(path.name) and not path.is_dir()
+    )
     paths = [path for path in files if is_picture(path.name)]
+    over, captions = PassedOver(), Captions()
+    for path in files:
+        if not is_picture(path.name) and path not in captions:
+            over.add(suffix_of(path.name))
+    if over:
+        _log.warning("%s: %s", folder, over.told())
     common = {**(fields or {}), "prompt": prompt}
     with _producer() as producer:
         jobs = ({**common, "id": _content_id(path, common), "images": [path]} for path in paths)

@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
+from mlxq_producer.pipeline import edits
 from mlxq_producer.pipeline.extras import need
 from mlxq_producer.pipeline.item import Item, Row
 from mlxq_producer.pipeline.ledger import Ledger
@@ -93,7 +94,10 @@ class LineFile:
             self.rebuild(ledger)
             return
         self._base = min(int(ledger.get(f"base:{self._path}") or 0), there)
-        if there < int(known):
+        ours = (self._lines.line(row) for row in ledger.rows())
+        if existing != "overwrite":
+            edits.check_lines(self._path, ledger, self._base, chain([self._lines.header], ours))
+        if existing == "overwrite" or there < int(known):  # an overwrite that goes on
             self.rebuild(ledger)
             return
         self._start(int(known))
@@ -116,6 +120,7 @@ class LineFile:
         """Make the file anew if a row in it was replaced; see to it that it is on disk."""
         if ledger.get("dirty"):
             self.rebuild(ledger)
+        edits.note(self._path, ledger)
         os.fsync(self._handle)
         os.close(self._handle)
         self._handle = -1
@@ -134,6 +139,7 @@ class LineFile:
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
+        edits.forget(self._path, ledger)
         temporary.replace(self._path)
         ledger.set(f"size:{self._path}", str(size))
         self._start(size)
@@ -189,6 +195,8 @@ class ParquetFile:
                 f"{self._path} exists and no ledger knows it: give another name, or "
                 "--existing overwrite"
             )
+        if existing != "overwrite" and ledger.get(f"made:{self._path}") == "1":
+            edits.check_whole(self._path, ledger)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # What a killed run wrote to its ledger is not in the table yet.
         self._changed = ledger.get(f"made:{self._path}") != "1" or not self._path.exists()
@@ -210,7 +218,9 @@ class ParquetFile:
     def finish(self, ledger: Ledger) -> None:
         """Make the table, and put it in place at once."""
         if self._changed:
+            edits.forget(self._path, ledger)
             self._make(ledger)
+            edits.note(self._path, ledger)
         ledger.set(f"made:{self._path}", "1")
 
     def _make(self, ledger: Ledger) -> None:

@@ -257,3 +257,45 @@ def test_from_python(server, queue, worker, one):
         assert (summary.kept, summary.ok, summary.items) == (1, True, 1)
         caption(one, prompt="Else?", sidecar="txt", existing="overwrite", producer=producer)
     assert (one / "a.txt").read_text().startswith("Else? ")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+@pytest.mark.parametrize("hand", ["short", "a much longer text than it was before", ""])
+def test_an_edited_file_of_rows_is_refused(
+    caption_command, worker, pictures, tmp_path, suffix, hand
+):
+    out = tmp_path / f"o{suffix}"
+    caption_command(pictures, "--prompt", "What is it?", "-o", out)
+    edited = out.read_text().replace("What is it?", hand, 1)
+    out.write_text(edited)
+    for prompt in ("What is it?", "Else?"):
+        done = caption_command(pictures, "--prompt", prompt, "-o", out)
+        assert (done.exit_code, out.read_text()) == (2, edited)
+        assert "error[output_edited]" in done.stderr
+    out.rename(tmp_path / "mine")
+    caption_command(pictures, "--prompt", "What is it?", "-o", out)
+    assert len(out.read_text().splitlines()) == len(edited.splitlines())
+    caption_command(pictures, "--prompt", "Else?", "-o", out)
+    assert "What is it?" not in out.read_text()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_how_an_editor_saves_rows_is_no_edit(caption_command, worker, one, tmp_path, suffix):
+    out = tmp_path / f"o{suffix}"
+    caption_command(one, "--prompt", "x", "-o", out)
+    before = out.read_bytes()
+    out.write_bytes(b"\xef\xbb\xbf" + before.replace(b"\n", b"\r\n"))
+    assert caption_command(one, "--prompt", "Else?", "-o", out).exit_code == 0
+    assert out.read_bytes() == before.replace(b"x ", b"Else? ")
+
+
+def test_an_edited_table_is_refused(caption_command, worker, one, tmp_path):
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "o.parquet"
+    for prompt in ("x", "x", "Else?"):
+        assert caption_command(one, "--prompt", prompt, "-o", out).exit_code == 0
+    out.write_bytes(b"by hand")
+    done = caption_command(one, "--prompt", "x", "-o", out)
+    assert (done.exit_code, out.read_bytes()) == (2, b"by hand")
+    done = caption_command(one, "--prompt", "x", "-o", out, "--existing", "overwrite")
+    assert (done.exit_code, out.read_bytes()[:4]) == (0, b"PAR1")

@@ -36,13 +36,17 @@ def test_rq_enqueue_submits_and_has_the_id_at_once(
     assert (spec.prompt, spec.sampling.max_tokens) == ("hello", 7)
 
 
-def test_a_folder_is_submitted_once(server, queue, redis_client, monkeypatch, tmp_path):
+def test_a_folder_is_submitted_once(server, queue, redis_client, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("MLXQ_REDIS_URL", server.url)
     monkeypatch.setenv("MLXQ_QUEUE", queue)
     for number in range(3):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "1.txt").write_text("a caption")
+    (tmp_path / "._1.png").write_text("hidden")
+    (tmp_path / "2.heic").write_text("not read")
     assert tasks.submit_folder(str(tmp_path)) == 3
+    assert "1 .heic, 1 .txt" in caplog.text
     assert tasks.submit_folder(str(tmp_path)) == 3
     assert redis_client.xlen(Keys(queue).jobs()) == 3
     assert tasks.submit_folder(str(tmp_path), fields={"max_tokens": 9}) == 3

@@ -22,6 +22,15 @@ TEXTS: Final = frozenset({".txt", ".caption", ".json"})
 NOISE: Final = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
 """What systems leave behind, besides names that begin with a dot."""
 
+MISSED: Final = frozenset(
+    {
+        *(".heic", ".heif", ".hif", ".jxl", ".svg", ".eps", ".ai", ".pdf", ".psb", ".xcf", ".exr"),
+        *(".hdr", ".dds", ".qoi", ".icns", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"),
+        *(".rw2", ".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm"),
+    }
+)
+"""Of the suffixes that are passed over those that a user may have meant: they are told first."""
+
 _KINDS: Final = 1000
 """Kinds that are counted apart; there may be as many suffixes as files."""
 _SHOWN: Final = 12
@@ -54,8 +63,8 @@ class PassedOver(dict[str, int]):
         self[kind] = self.get(kind, 0) + 1
 
     def listed(self) -> str:
-        """As in ``3 .heic, 1 .svg``, the most frequent first."""
-        shown = sorted(self.items(), key=lambda pair: (-pair[1], pair[0]))
+        """As in ``3 .heic, 1 .md``: what may be missed first, then the most frequent."""
+        shown = sorted(self.items(), key=lambda pair: (pair[0] not in MISSED, -pair[1], pair[0]))
         parts = [f"{number:,} {kind}" for kind, number in shown[:_SHOWN]]
         if rest := shown[_SHOWN:]:
             parts.append(f"{sum(number for _, number in rest):,} of {len(rest)} other kinds")

@@ -10,7 +10,7 @@ from mlxq_producer.pipeline.pictures import PassedOver
 from mlxq_producer.pipeline.plan import Plan
 
 
-def preview(plan: Plan, over: PassedOver) -> Iterator[Verdict]:
+def preview(plan: Plan, over: PassedOver | None = None) -> Iterator[Verdict]:
     """The verdict on each item; counts in ``over`` the files that are none. Nothing is sent, and
     nothing is written anywhere.
 

@@ -15,6 +15,7 @@ from urllib.request import url2pathname
 
 from mlxq_schemas import LoadError, MediaRef
 from mlxq_schemas.errors import InvalidJob, MediaNotFound, MediaTooLarge
+from mlxq_schemas.plain import is_whole, whole
 
 MAX_INLINE_BYTES: Final = 64 * 1024 * 1024
 """Largest file that goes through Redis; larger ones belong on a disk that the workers see."""
@@ -37,7 +38,8 @@ class PillowImage(Protocol):
 class MediaCollector:
     """Turns the media of one job into references; gathers in ``blobs`` what must be stored.
 
-    ``inline`` False leaves local files where they are (as absolute paths).
+    ``inline`` False leaves local files where they are (as absolute paths), except those whose
+    names are not UTF-8: these do not travel, so that their bytes do.
     """
 
     inline: bool = True
@@ -78,13 +80,14 @@ class MediaCollector:
         return {**ref, **self._file(path, url)}
 
     def _file(self, path: Path, given: str) -> dict[str, Any]:
-        if not self.inline:
+        if not self.inline and is_whole(str(path.absolute())):
             return {"url": str(path.absolute())}
         try:
-            return {"url": self._store(read_media(path)), "name": path.name}
+            return {"url": self._store(read_media(path)), "name": whole(path.name)}
         except (MediaNotFound, MediaTooLarge) as error:
             # Not raised: the job goes on to the worker, and fails there alone and on record.
-            return {"url": given, "error": LoadError(code=error.code, message=error.message)}
+            problem = LoadError(code=error.code, message=error.message)
+            return {"url": whole(given), "error": problem}
 
     def _store(self, data: bytes) -> str:
         sha256 = hashlib.sha256(data).hexdigest()

@@ -46,7 +46,10 @@ def prepare(job: JobLike, *, inline_media: bool) -> Submission:
     parsed = parse_job(fields).check()
     try:
         return Submission(parsed, encode_job(parsed), parsed.digest(), media.blobs)
-    except (PydanticSerializationError, TypeError, ValueError, OverflowError) as error:
+    except (
+        *(PydanticSerializationError, TypeError, ValueError),
+        *(OverflowError, RecursionError),
+    ) as error:
         raise InvalidJob(
             f"job {parsed.id}: a field holds what JSON cannot express ({error}): "
             "use text, numbers, lists and maps"
@@ -67,6 +70,10 @@ def _fields(job: JobLike) -> dict[str, Any]:
             given = given.model_dump(exclude_defaults=True)
         if not isinstance(given, Mapping):
             raise InvalidJob(f"sampling is a {type(given).__name__}; give a map of its fields")
+        if twice := [name for name in direct if name in given and given[name] != direct[name]]:
+            raise InvalidJob(
+                f"{', '.join(twice)} in sampling and beside it differ: give each of them once"
+            )
         fields["sampling"] = {**given, **direct}
     return fields
 

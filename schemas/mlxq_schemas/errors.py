@@ -43,6 +43,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mlxq_schemas.plain import whole
+
 
 class MlxqError(Exception):
     """Root of all mlxq errors. ``str(error)`` names the input and the remedy."""
@@ -51,6 +53,8 @@ class MlxqError(Exception):
     transient: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
+        # It may name a file or a field whose name cannot be written as it is.
+        message = whole(message)
         super().__init__(message)
         self.message = message
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from mlxq_schemas.errors import EmptyPrompt, Unsupported
+from mlxq_schemas.errors import EmptyPrompt, InvalidJob, Unsupported
 from mlxq_schemas.keys import Priority, check_name
 from mlxq_schemas.media import (
     AudioPart,
@@ -25,7 +25,10 @@ from mlxq_schemas.media import (
     TextPart,
     VideoPart,
 )
+from mlxq_schemas.numbers import Bool, Float, Int
+from mlxq_schemas.plain import unwritable, whole
 from mlxq_schemas.sampling import Sampling
+from mlxq_schemas.support import JOB, unsupported
 
 
 def new_id() -> str:
@@ -68,14 +71,14 @@ class Job(Model):
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     priority: Priority = "normal"
-    not_before: float | None = Field(default=None, allow_inf_nan=False)
-    deadline: float | None = Field(default=None, allow_inf_nan=False)
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_attempts: int | None = Field(default=None, ge=1)
+    not_before: Float | None = Field(default=None, allow_inf_nan=False)
+    deadline: Float | None = Field(default=None, allow_inf_nan=False)
+    timeout: Float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_attempts: Int | None = Field(default=None, ge=1)
     metadata: dict[str, Any] = Field(default_factory=dict)
     callback: str | None = None
-    stream: bool = True
-    logprobs: int | None = Field(default=None, ge=0, le=20)
+    stream: Bool = True
+    logprobs: Int | None = Field(default=None, ge=0, le=20)
 
     @field_validator("id")
     @classmethod
@@ -123,19 +126,30 @@ class Job(Model):
     def check(self) -> Job:
         """Refuse what is empty or not honoured by this version; return the job itself.
 
-        Raises :class:`EmptyPrompt` and :class:`Unsupported`.
+        Raises :class:`Unsupported`, :class:`EmptyPrompt` and :class:`InvalidJob`.
         """
+        refused = list(dict.fromkeys(unsupported(self)))
+        if refused:
+            names = ", ".join(whole(name)[:200] for name in refused[:20])
+            raise Unsupported(
+                f"job {self.id}: not supported by this version: {names}; leave these out"
+            )
         if self._is_empty():
             raise EmptyPrompt(f"job {self.id}: the prompt is empty; say what the model should do")
-        refused = [name for name in UNSUPPORTED_FIELDS if getattr(self, name) is not None]
-        refused += [kind for kind in dict.fromkeys(k for k, _ in self.media()) if kind != "image"]
-        refused += _unknown_fields(self)
-        if refused:
-            raise Unsupported(
-                f"job {self.id}: not supported by this version: {', '.join(refused)}; "
-                "leave these out"
-            )
+        for place, message in enumerate(self.messages or ()):
+            if message.content is None or message.content == []:
+                raise InvalidJob(
+                    f"job {self.id}: messages[{place}].content is missing: give a text or parts"
+                )
+        for wrong in self._unwritable():
+            raise InvalidJob(f"job {self.id}: {wrong}: leave it out, or write it as plain text")
         return self
+
+    def _unwritable(self) -> Iterator[str]:
+        for name, value in self.model_dump(exclude_defaults=True).items():
+            if name != "sampling":
+                yield from unwritable(value, name)
+        yield from unwritable(self.sampling.stop, "sampling.stop")
 
     def _is_empty(self) -> bool:
         if self.messages is None:
@@ -150,14 +164,7 @@ class Job(Model):
         return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 
 
-UNSUPPORTED_FIELDS = (
-    "response_format",
-    "tools",
-    "callback",
+UNSUPPORTED_FIELDS = tuple(
+    name for name in Job.model_fields if name not in JOB and name not in {"videos", "audios"}
 )
-"""Fields of the wire format that this version refuses rather than ignores."""
-
-
-def _unknown_fields(model: Job) -> list[str]:
-    unknown = list(model.model_extra or {})
-    return unknown + [f"sampling.{name}" for name in model.sampling.model_extra or {}]
+"""Fields of the wire format that this version refuses rather than ignores, beside media."""

@@ -6,15 +6,16 @@ A job may also be written as JSON text, so that a shell can make one: a JSON obj
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import msgpack
 from pydantic import ValidationError
 
-from mlxq_schemas.errors import BadMessage, InvalidJob, TooLarge, UnknownVersion
+from mlxq_schemas.errors import BadMessage, InvalidJob, TooLarge, UnknownVersion, Unsupported
 from mlxq_schemas.events import UNSENT, BaseEvent, Event, Result, event_adapter
 from mlxq_schemas.job import Job
+from mlxq_schemas.plain import each_once, read_json, whole
 
 VERSION: Final = 1
 MAX_JOB_BYTES: Final = 32 * 1024 * 1024
@@ -30,20 +31,26 @@ def pack(value: dict[str, Any]) -> bytes:
     return cast("bytes", msgpack.packb(value, use_bin_type=True))
 
 
-def unpack(data: bytes, what: str, limit: int) -> dict[str, Any]:
+def unpack(
+    data: bytes,
+    what: str,
+    limit: int,
+    pairs: Callable[[Sequence[tuple[Any, Any]]], dict[Any, Any]] | None = None,
+) -> dict[str, Any]:
     """The map in ``data`` (msgpack, or JSON text), its version checked.
 
-    ``what`` names the input in errors. Raises :class:`TooLarge`, :class:`BadMessage`,
-    :class:`UnknownVersion`.
+    ``what`` names the input in errors; ``pairs`` makes maps. Raises :class:`TooLarge`,
+    :class:`BadMessage`, :class:`UnknownVersion`.
     """
     if len(data) > limit:
         raise TooLarge(f"{what} has {len(data):,} bytes; at most {limit:,} are allowed")
     try:
         if data[:1] == b"{":
-            value = json.loads(data)
+            value = read_json(data)
         else:
-            value = msgpack.unpackb(data, raw=False, strict_map_key=False)
-    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+            value = msgpack.unpackb(data, raw=False, strict_map_key=False, object_pairs_hook=pairs)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        # A TypeError is a list or map in the place of a field's name.
         raise BadMessage(
             f"{what} is neither msgpack nor JSON: {str(error) or type(error).__name__}"
         ) from error
@@ -74,18 +81,25 @@ def decode_job(data: bytes, job_id: str | None = None) -> Job:
     Raises :class:`TooLarge`, :class:`BadMessage`, :class:`UnknownVersion`, :class:`InvalidJob`.
     """
     what = f"job {job_id}" if job_id else "the job"
-    value = unpack(data, what, MAX_JOB_BYTES)
+    value = unpack(data, what, MAX_JOB_BYTES, each_once)
     if job_id is not None and value.setdefault("id", job_id) != job_id:
         raise InvalidJob(f"{what} calls itself {value['id']!r}; both ids must be the same")
     return parse_job(value)
 
 
 def parse_job(value: dict[str, Any]) -> Job:
-    """A job from a map of fields; raises :class:`InvalidJob` naming each wrong field."""
+    """A job from a map of fields; raises :class:`InvalidJob` naming each wrong field.
+
+    A response format of any shape is :class:`Unsupported`.
+    """
     try:
         return Job.model_validate(value)
     except ValidationError as error:
         what = f"job {value['id']}" if value.get("id") else "the job"
+        if all(item["loc"][:1] == ("response_format",) for item in error.errors()):
+            raise Unsupported(
+                f"{what}: not supported by this version: response_format; leave it out"
+            ) from error
         raise InvalidJob(f"{what}: {describe(error)}") from error
 
 
@@ -127,5 +141,8 @@ def describe(error: ValidationError) -> str:
     for item in error.errors(include_url=False, include_input=False, include_context=False):
         where = ".".join(str(part) for part in item["loc"])
         reason = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "string_unicode":
+            reason = "holds half a surrogate pair, which is no text"
+            where = where or "the name of a field"
         wrongs.append(f"{where}: {reason}" if where else reason)
-    return "; ".join(dict.fromkeys(wrongs))
+    return whole("; ".join(dict.fromkeys(wrongs)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,8 +17,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mlxq_producer.cli import app
-from mlxq_schemas import Keys, Sampling
-from mlxq_schemas.wire import decode_job
+from mlxq_schemas import Failed, Keys, Sampling, Token, TokenLogprob
+from mlxq_schemas.wire import decode_job, encode_event
 
 STAND_IN = Path(__file__).parent / "stand_in"
 Mlxq = Callable[..., Result]
@@ -293,3 +294,42 @@ def test_wrong_times_are_refused(mlxq, args, words):
     result = mlxq("submit", "-p", "hi", *args)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_jobs_as_json_are_read_whole(mlxq, redis_client, queue, tmp_path):
+    """Lines end at line feeds only; a name that stands twice would lose one of its values."""
+    path = tmp_path / "jobs.jsonl"
+    path.write_text('{"id": "a", "prompt": "one\u2028line"}\n{"id": "b", "prompt": "two"}\n')
+    assert mlxq("submit", "--job", str(path)).stdout.split() == ["a", "b"]
+    assert stored(redis_client, queue, "a").prompt == "one\u2028line"
+    for text in (
+        '{"prompt": "a", "prompt": "b"}',
+        '{"id": "c", "prompt": "x"}\n{"id": 1, "id": 2}',
+    ):
+        result = mlxq("submit", "--job", "-", stdin=text)
+        assert (result.exit_code, "stands there twice" in result.stderr) == (2, True)
+    assert redis_client.exists(Keys(queue).job("c")) == 0
+
+
+def test_json_is_strict_whatever_is_in_it(mlxq, redis_client, queue):
+    keys = Keys(queue)
+    token = Token(job="a", seq=0, text="x\u2028", logprobs=[TokenLogprob(id=1, logprob=-math.inf)])
+    for seq, event in enumerate((token, Failed(job="a", seq=1, code="internal", message="y"))):
+        redis_client.xadd(keys.events("a"), {"e": encode_event(event)}, id=f"{seq + 1}-0")
+    redis_client.hset(keys.job("a"), mapping={"state": "failed", "seq": 2})
+    for key in (keys.job("a"), keys.events("a")):
+        redis_client.expire(key, 60)
+    [line, _] = mlxq("follow", "a", "--json", "--wait", "5").stdout.splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["logprobs"][0]["logprob"] is None
+    result = mlxq("result", "half \ud83d", "--json")
+    assert json.loads(result.stdout)["error"]["code"] == "invalid_job"
+
+
+def test_words_that_are_no_utf8_are_a_users_mistake(environment):
+    args = [os.fsencode(word) for word in command("submit", "--json", "-p")]
+    result = subprocess.run(
+        [*args, b"half \xff"], env=environment, capture_output=True, check=False
+    )
+    assert result.returncode == 2
+    error = json.loads(result.stdout)["error"]
+    assert (error["code"], "prompt holds half" in error["message"]) == ("invalid_job", True)

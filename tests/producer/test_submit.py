@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_a_pillow_image_is_sent_as_png_whatever_its_mode(producer, redis_client,
 
 
 def test_media_in_messages_travel_too(producer, redis_client, queue):
-    part = {"type": "image_url", "image_url": {"url": b"123", "detail": "low"}}
+    part = {"type": "image_url", "image_url": {"url": b"123", "detail": "auto"}}
     given = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "?"}]}]}
     [first, second] = producer.submit_many([given, {"prompt": "x", "images": [b"123"]}])
     for job_id in (first, second):
@@ -326,3 +327,59 @@ def test_media_are_kept_no_shorter_than_another_producer_wants(server, queue, re
     times = sorted(redis_client.ttl(key) for key in redis_client.keys(f"{Keys(queue).blob('*')}"))
     assert 0 < times[0] <= 50
     assert times[1] > 80_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"messages": [{"role": "user", "content": "a", "name": "b"}]}, "messages[0].name"),
+        ({"images": [{"url": "https://x", "max_pixels": 9}]}, "images[0].max_pixels"),
+        ({"callback": "https://x"}, "callback"),
+        ({"sampling": {"mood": 1}}, "sampling.mood"),
+        ({"mood": 1}, "mood"),
+    ],
+)
+def test_what_is_not_honoured_is_named_at_submit(producer, redis_client, queue, fields, path):
+    with pytest.raises(Unsupported) as caught:
+        producer.submit({**({} if "messages" in fields else {"prompt": "a"}), **fields})
+    assert path in caught.value.message
+    assert redis_client.xlen(Keys(queue).jobs()) == 0
+
+
+def test_what_cannot_travel_is_named_at_submit_and_stops_no_other_job(producer):
+    deep: Any = []
+    for _ in range(400):
+        deep = [deep]
+    jobs: list[Any] = [
+        {"prompt": "half \ud83d"},
+        {"prompt": "a", "metadata": {"score": float("nan")}},
+        {"prompt": "a", "metadata": {"n": 2**70}},
+        {"prompt": "a", "metadata": {"x": {1, object()}}},
+        {"prompt": "a", "metadata": deep},
+        {"prompt": "a", "sampling": {"max_tokens": 5}, "max_tokens": 6},
+        {"id": "half \ud83d", "prompt": "a"},
+        {"id": "good", "prompt": "a", "sampling": {"max_tokens": 5}, "max_tokens": 5},
+    ]
+    with pytest.raises(SubmitErrors) as caught:
+        producer.submit_many(jobs)
+    assert caught.value.ids == [None] * 7 + ["good"]
+    assert {error.code for error in caught.value.errors.values()} == {"invalid_job"}
+    named = [caught.value.errors[i].message for i in range(7)]
+    words = ["prompt", "metadata.score", "metadata.n", "express", "metadata", "max_tokens", "id"]
+    assert [word for word, text in zip(words, named, strict=True) if word not in text] == []
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_file_whose_name_is_no_utf8_is_sent_by_its_bytes(
+    server, redis_client, queue, tmp_path, inline
+):
+    path = tmp_path / os.fsdecode(b"raw-\xff.png")
+    path.write_bytes(b"123")
+    with Producer(server.url, queue, inline_media=inline) as producer:
+        there = producer.submit(prompt="x", images=[path])
+        gone = producer.submit(prompt="x", images=[tmp_path / os.fsdecode(b"gone-\xff.png")])
+    [ref] = stored(redis_client, queue, there).images
+    assert (ref.url, ref.name) == (blob_of(b"123"), r"raw-\xff.png")
+    [ref] = stored(redis_client, queue, gone).images
+    assert ref.error is not None
+    assert (ref.error.code, ref.url) == ("media_not_found", str(tmp_path / r"gone-\xff.png"))

@@ -16,6 +16,7 @@ from urllib.request import url2pathname
 from mlxq_producer.batch.lines import Request
 from mlxq_schemas import Priority
 from mlxq_schemas.errors import InvalidJob, MediaForbidden, Unsupported
+from mlxq_schemas.plain import whole
 
 ANY_MODEL: Final = "any"
 
@@ -31,17 +32,25 @@ _SAMPLING: Final = (
 )
 _JOB: Final = ("response_format", "tools", "chat_template_kwargs")
 """Left to the job itself to take or to refuse."""
-_WITHOUT_EFFECT: Final[dict[str, Any]] = {
-    "n": 1,
-    "stream": False,
-    "store": False,
-    "tools": [],
-    "tool_choice": "none",
-    "echo": False,
-    "best_of": 1,
-    "response_format": {"type": "text"},
+_WITHOUT_EFFECT: Final[dict[str, tuple[Any, ...]]] = {
+    "n": (1,),
+    "stream": (False,),
+    "store": (False,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "echo": (False,),
+    "best_of": (1,),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default"),
+    "suffix": ("",),
 }
-"""Values that ask for what happens anyway."""
+"""Values that ask for what happens anyway. With tools, which are refused, some would not."""
+_KEPT: Final = ("metadata", "user", "safety_identifier", "prompt_cache_key")
+"""Notes about a request, which go into the metadata of its job."""
 _REMOTE: Final = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:", re.IGNORECASE)
 
 
@@ -69,8 +78,8 @@ def job_id(batch: str, custom_id: str) -> str:
 def job_fields(request: Request, plan: Plan) -> dict[str, Any]:
     """The fields of the line's job; raises a :class:`JobError` that says what cannot be done."""
     body = {name: value for name, value in request.body.items() if value is not None}
-    for name, value in _WITHOUT_EFFECT.items():
-        if name in body and body[name] == value and type(body[name]) is type(value):
+    for name, values in _WITHOUT_EFFECT.items():
+        if any(body.get(name) == one and type(body[name]) is type(one) for one in values):
             del body[name]
     if "n" in body:
         raise Unsupported("n is not 1: give each answer a line, with a custom_id and seed")
@@ -101,8 +110,9 @@ def _chat(body: dict[str, Any], media_root: Path) -> dict[str, Any]:
     messages = body.pop("messages", None)
     if not isinstance(messages, list) or not messages:
         raise InvalidJob("messages is not a list of at least one message")
+    places = enumerate(cast("list[Any]", messages))
     fields: dict[str, Any] = {
-        "messages": [_message(m, media_root) for m in cast("list[Any]", messages)]
+        "messages": [_message(m, f"messages[{place}]", media_root) for place, m in places]
     }
     wanted, top = body.pop("logprobs", False), body.pop("top_logprobs", None)
     if not isinstance(wanted, bool):
@@ -121,32 +131,41 @@ def _completion(body: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": prompt, "logprobs": body.pop("logprobs", None)}
 
 
-def _message(message: Any, media_root: Path) -> dict[str, Any]:
+def _message(message: Any, path: str, media_root: Path) -> dict[str, Any]:
     if not isinstance(message, dict):
-        raise InvalidJob("a message is not a JSON object")
-    fields = _present(message, ("role", "content"), "message")
+        raise InvalidJob(f"{path}: a message is not a JSON object")
+    fields = _present(message, ("role", "content"), path)
     content = fields.get("content")
     if not isinstance(content, list):
         return fields
-    return {**fields, "content": [_part(p, media_root) for p in cast("list[Any]", content)]}
+    parts = enumerate(cast("list[Any]", content))
+    return {
+        **fields,
+        "content": [_part(part, f"{path}.content[{place}]", media_root) for place, part in parts],
+    }
 
 
-def _part(part: Any, media_root: Path) -> Any:
-    if not isinstance(part, dict) or part.get("type") not in {"text", "image_url"}:
+def _part(part: Any, path: str, media_root: Path) -> Any:
+    if not isinstance(part, dict):
         return part  # for the job to refuse
-    kind = part["type"]
-    fields = _present(part, ("type", kind), f"{kind} part")
+    kind = cast("dict[str, Any]", part).get("type")
+    if kind in ("video_url", "input_audio", "file", "refusal"):
+        raise Unsupported(f"not supported: {path}.{kind}; leave these out")
+    if kind not in ("text", "image_url"):
+        return part
+    fields = _present(part, ("type", kind), path)
     if kind == "text":
         return fields
     image = fields.get("image_url")
+    image = {"url": image} if isinstance(image, str) else image
     if not isinstance(image, dict):
-        raise InvalidJob("image_url is not a JSON object with a url")
-    image = _present(image, ("url", "detail"), "image_url")
+        raise InvalidJob(f"{path}.image_url is neither a JSON object with a url nor a text")
+    image = _present(image, ("url", "detail"), f"{path}.image_url")
     if image.pop("detail", "auto") != "auto":
-        raise Unsupported("image_url.detail is not auto; leave it out")
+        raise Unsupported(f"not supported: {path}.image_url.detail is not auto; leave it out")
     url = image.get("url")
     if not isinstance(url, str) or not url:
-        raise InvalidJob("image_url.url is not a text")
+        raise InvalidJob(f"{path}.image_url.url is not a text")
     return {**fields, "image_url": {"url": _located(url, media_root)}}
 
 
@@ -179,13 +198,14 @@ def _model(body: dict[str, Any], plan: Plan) -> Any:
 
 
 def _metadata(body: dict[str, Any], request: Request, plan: Plan) -> dict[str, Any]:
-    given = {name: body.pop(name) for name in ("metadata", "user") if name in body}
-    return {"batch": plan.batch, "custom_id": request.custom_id, **given}
+    given = {name: body.pop(name) for name in _KEPT if name in body}
+    return {"batch": plan.batch, "custom_id": whole(request.custom_id), **given}
 
 
-def _present(value: Any, known: tuple[str, ...], what: str) -> dict[str, Any]:
+def _present(value: Any, known: tuple[str, ...], path: str) -> dict[str, Any]:
     """The fields that hold something; raises :class:`Unsupported` if one is unknown."""
     fields = {n: v for n, v in cast("dict[str, Any]", value).items() if v is not None}
     if unknown := sorted(fields.keys() - set(known)):
-        raise Unsupported(f"{what}: not supported: {', '.join(unknown)[:300]}; leave these out")
+        names = ", ".join(f"{path}.{name}" for name in unknown)
+        raise Unsupported(f"not supported: {names[:300]}; leave these out")
     return fields

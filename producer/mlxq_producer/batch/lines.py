@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, BinaryIO, Final, Literal, cast
 
 from mlxq_producer.batch.seen import Seen
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import read_json
 from mlxq_schemas.wire import MAX_JOB_BYTES
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
@@ -109,8 +109,8 @@ def _parse(number: int, raw: bytes) -> Line:
             number, None, "too_large", f"more than {MAX_JOB_BYTES:,} bytes: send images as URLs"
         )
     try:
-        value = json.loads(raw.decode())
-    except (ValueError, RecursionError) as error:
+        value = read_json(raw.decode())
+    except ValueError as error:
         return _bad(number, None, "invalid_json_line", f"not JSON ({error})")
     if not isinstance(value, dict):
         return _bad(number, None, "invalid_json_line", "not a JSON object")

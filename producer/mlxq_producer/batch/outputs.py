@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 from collections.abc import Generator
@@ -17,13 +16,14 @@ from mlxq_producer.batch.lines import BadLine
 from mlxq_producer.batch.record import Batch
 from mlxq_producer.batch.rows import Row, error_row, row_id
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import to_json, whole
 
 _ROW: Final = re.compile(rb'\{"id": "(batch_req_[0-9a-f]+_)(\d+)"')
 
 
 def encode_row(row: Row) -> bytes:
-    """One line of JSON; half a surrogate pair becomes an escape."""
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    """One line of strict JSON."""
+    return to_json(row).encode() + b"\n"
 
 
 class Outputs:
@@ -45,7 +45,10 @@ class Outputs:
             _lock(self._output, output)
             self._errors = stack.enter_context(_open(errors))
             self.batch = self._known() or fresh
-            self.batch.output_file_id, self.batch.error_file_id = str(output), str(errors)
+            self.batch.output_file_id, self.batch.error_file_id = (
+                whole(str(output)),
+                whole(str(errors)),
+            )
             counts = self.batch.request_counts
             counts.completed = self._recover(self._output, output)
             counts.failed = self._recover(self._errors, errors)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from mlxq_producer.batch.lines import ENDPOINTS, Endpoint, Request, read_lines
 from mlxq_schemas.clock import ServerClock
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import whole
 
 Status = Literal["validating", "in_progress", "cancelling", "completed", "cancelled", "expired"]
 ENDED: Final = frozenset({"completed", "cancelled", "expired"})
@@ -88,7 +89,7 @@ def new_batch(
     batch = Batch(
         id=f"batch_{uuid.uuid4().hex[:24]}",
         endpoint=_endpoint(source),
-        input_file_id=str(source),
+        input_file_id=whole(str(source)),
         completion_window=_window(completion_window),
         created_at=int(now),
         expires_at=int(now) + max(int(completion_window), 1),

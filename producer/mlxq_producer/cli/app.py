@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -70,4 +72,7 @@ app.add_typer(batch, name="batch")
 
 def main() -> None:
     """Entry point of ``mlxq``."""
+    # A character that the terminal's encoding lacks is spelled out, and no reason to stop.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="mlxq")

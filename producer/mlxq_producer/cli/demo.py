@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -29,6 +28,7 @@ from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.worker_command import worker_command
 from mlxq_schemas import Keys, new_id
 from mlxq_schemas.errors import MlxqError, WaitTimeout
+from mlxq_schemas.plain import to_json
 
 EXIT_TERMINATED: Final = 143
 _POLL_SECONDS: Final = 0.1
@@ -103,7 +103,7 @@ async def _caption(
 ) -> None:
     """Submit all jobs from another process, and follow them to their ends."""
     jobs = folder / "jobs.jsonl"
-    jobs.write_text("".join(json.dumps(row.job()) + "\n" for row in rows), encoding="utf-8")
+    jobs.write_text("".join(to_json(row.job()) + "\n" for row in rows), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "mlxq_producer", "submit", "--job", str(jobs)]
     with ChildProcess(command, folder / "producer.log", where) as submitter:
         await _beside(_follow(rows, view, producer), _must_succeed("producer", submitter))

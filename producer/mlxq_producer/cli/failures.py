@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any, Final
@@ -22,6 +21,7 @@ from mlxq_schemas.errors import (
     RedisFull,
     WaitTimeout,
 )
+from mlxq_schemas.plain import to_json
 
 EXIT_OTHER: Final = 1
 EXIT_USAGE: Final = 2
@@ -61,7 +61,7 @@ class Commands(TyperGroup):
 def report(error: MlxqError, *, as_json: bool) -> None:
     """Say what went wrong: to people on stderr, to scripts as JSON on stdout."""
     if as_json:
-        print(json.dumps({"error": _as_dict(error)}, ensure_ascii=False))
+        print(to_json({"error": _as_dict(error)}))
     elif isinstance(error, SubmitErrors):
         for position, one in error.errors.items():
             print(f"error[{one.code}]: job number {position + 1}: {one.message}", file=sys.stderr)

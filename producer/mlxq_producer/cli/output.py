@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -20,11 +19,12 @@ from mlxq_schemas import (
     Token,
     is_terminal,
 )
+from mlxq_schemas.plain import to_json
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON, at once."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """One line of strict JSON, at once."""
+    print(to_json(value), flush=True)
 
 
 def print_events(events: Iterable[Event], *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from mlxq_producer.errors import SubmitErrors
 from mlxq_producer.media import expanded, read_media
 from mlxq_schemas import DEFAULT_QUEUE, Priority
 from mlxq_schemas.errors import BadMessage, ConfigError, EmptyPrompt
+from mlxq_schemas.plain import read_json
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -137,7 +138,7 @@ def _question(prompt: str | None, system: str | None, images: list[str]) -> dict
     """The fields that hold what is asked. Raises ``EmptyPrompt``, ``MediaNotFound``."""
     if prompt is None:
         raise ConfigError("nothing to ask: give --prompt TEXT (- reads stdin), or --job FILE")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _stdin() if prompt == "-" else prompt
     if not text.strip():
         raise EmptyPrompt("the prompt is empty; say what the model should do")
     for image in images:
@@ -152,24 +153,37 @@ def _question(prompt: str | None, system: str | None, images: list[str]) -> dict
     return {"messages": [{"role": "system", "content": system}, user]}
 
 
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input is not UTF-8 text: {error}") from error
+
+
 def _read_jobs(source: str) -> list[dict[str, Any]]:
     """Jobs of a file (or stdin): one JSON object, or one a line. Raises :class:`BadMessage`."""
     try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = _stdin() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read --job {source}: {error}") from error
+    lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     try:
-        return [_fields(json.loads(text), source)]
-    except json.JSONDecodeError:
-        lines = enumerate(text.splitlines(), 1)
-    return [_parse_line(line, f"{source}, line {i}") for i, line in lines if line.strip()]
+        return [_fields(read_json(text), source)]
+    except ValueError as error:
+        if len(lines) == 1 or not isinstance(error, json.JSONDecodeError):
+            raise _not_json(source, error) from error
+    return [_parse_line(line, f"{source}, line {i}") for i, line in lines]
 
 
 def _parse_line(line: str, where: str) -> dict[str, Any]:
     try:
-        return _fields(json.loads(line), where)
-    except json.JSONDecodeError as error:
-        raise BadMessage(f"{where}: not JSON ({error}); nothing was submitted") from error
+        return _fields(read_json(line), where)
+    except ValueError as error:
+        raise _not_json(where, error) from error
+
+
+def _not_json(where: str, error: ValueError) -> BadMessage:
+    return BadMessage(f"{where}: not JSON ({error}); nothing was submitted")
 
 
 def _fields(value: Any, where: str) -> dict[str, Any]:
@@ -183,7 +197,7 @@ def _send(
 ) -> list[str]:
     """Submit and print the ids, also those accepted beside jobs that are refused."""
     if len(jobs) == 1:
-        ids = [producer.submit(**jobs[0])]
+        ids = [producer.submit(jobs[0])]
         _print_ids([] if quiet else ids, as_json=as_json)
         return ids
     try:

@@ -114,7 +114,7 @@ def _sample(
         return
     try:
         fields = _fields(parts)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         broken = BadMessage(f"{name}: its .json is broken: {error}")
         yield Item(name, relative=relative, error=broken)
         return

@@ -40,8 +40,8 @@ def check_lines(path: Path, ledger: Ledger, base: int, ours: Iterable[bytes]) ->
     with path.open("rb") as file:
         file.seek(base)
         for number, line in enumerate(file):
-            if not line.endswith(b"\n"):
-                return  # the last one, which a kill may have cut off
+            if not line.endswith(b"\n") or b"\0" in line:
+                return  # the last one, which a kill cut off, or a power cut left as zeros
             plain = line if number or base else line.removeprefix(b"\xef\xbb\xbf")
             if hash(plain.rstrip(b"\r\n")) not in known:
                 raise _refusal(path)

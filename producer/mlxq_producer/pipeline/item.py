@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from mlxq_schemas import Result
 from mlxq_schemas.errors import MediaNotFound, MlxqError
+from mlxq_schemas.plain import plain, to_json, whole
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Item:
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     relative: str = ""
     error: MlxqError | None = None
+
+    def __post_init__(self) -> None:
+        # Names come from files and manifests of any make, and go into rows, ledger and archives.
+        object.__setattr__(self, "name", whole(self.name))
+        object.__setattr__(self, "relative", whole(self.relative))
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -71,7 +77,7 @@ class Item:
                 except (OSError, ValueError) as error:
                     raise MediaNotFound(f"cannot read {self.media}: {_reason(error)}") from error
             case str():
-                return hashlib.sha256(b"url:" + self.media.encode()).hexdigest()
+                return hashlib.sha256(b"url:" + whole(self.media).encode()).hexdigest()
             case bytes():
                 return hashlib.sha256(self.media).hexdigest()
             case None:
@@ -134,10 +140,9 @@ class Row:
 
     @classmethod
     def of(cls, item: Item, outcome: Outcome) -> Self:
-        """The row of an item."""
+        """The row of an item, in text and numbers that every output can hold."""
         status = "done" if outcome.ok else "failed"
-        fields = {name: value for name, value in item.fields.items() if _is_plain(value)}
-        return cls(item.name, status, **asdict(outcome), fields=fields)
+        return cls(item.name, status, **plain(asdict(outcome)), fields=_fields(item.fields))
 
     @property
     def ok(self) -> bool:
@@ -149,8 +154,8 @@ class Row:
         return {k: v for k, v in asdict(self).items() if v is not None and v != {}}
 
     def as_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(self.as_dict(), ensure_ascii=False)
+        """One line of strict JSON."""
+        return to_json(self.as_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -160,20 +165,16 @@ class Row:
 
 def printable(path: Path) -> str:
     """A path as text that can be written to any file, also where it is no UTF-8."""
-    text = str(path)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(text).decode("utf-8", "backslashreplace")
-    return text
+    return whole(str(path))
 
 
-def _is_plain(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a manifest's row that are no bytes and nothing else that JSON cannot say."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        with suppress(TypeError, ValueError, RecursionError):
+            found |= plain({name: value})
+    return found
 
 
 def _reason(error: Exception) -> str:

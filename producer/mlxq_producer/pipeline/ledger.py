@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from mlxq_producer.pipeline.item import Outcome, Row
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import to_json, whole
 
 _VERSION: Final = 1
 _TABLES: Final = """
@@ -193,7 +194,7 @@ class Ledger:
 
     def settle(self, key: str, outcome: Outcome) -> None:
         """Keep what came of a piece of work."""
-        text = json.dumps(asdict(outcome), ensure_ascii=False)
+        text = to_json(asdict(outcome))
         self._do(
             "INSERT INTO work (key, outcome) VALUES (?, ?) "
             "ON CONFLICT (key) DO UPDATE SET outcome = excluded.outcome",
@@ -249,12 +250,12 @@ class Ledger:
     def shards(self, output: str, *, retired: bool = False) -> set[int]:
         """The shards that have samples; with ``retired``, that have retired ones."""
         sql = "SELECT DISTINCT shard FROM samples WHERE output = ? AND live <= ?"
-        return {row[0] for row in self._db.execute(sql, (output, int(not retired)))}
+        return {row[0] for row in self._db.execute(sql, _storable([output, int(not retired)]))}
 
     def retired_keys(self, output: str, shard: int) -> set[str]:
         """The keys of a shard's retired samples."""
         sql = "SELECT key FROM samples WHERE output = ? AND shard = ? AND live = 0"
-        return {row[0] for row in self._db.execute(sql, (output, shard))}
+        return {row[0] for row in self._db.execute(sql, _storable([output, shard]))}
 
     def forget_samples(self, output: str, shard: int, *, retired: bool = False) -> None:
         """A shard is gone, or (``retired``) its retired samples are."""
@@ -270,7 +271,12 @@ class Ledger:
         return self._db
 
     def _one(self, sql: str, *values: Any) -> Any:
-        return self._db.execute(sql, values).fetchone()
+        return self._db.execute(sql, _storable(values)).fetchone()
 
     def _do(self, sql: str, *values: Any) -> None:
-        self._db.execute(sql, values)
+        self._db.execute(sql, _storable(values))
+
+
+def _storable(values: Sequence[Any]) -> list[Any]:
+    """Outputs have names of any bytes; the database takes whole text only."""
+    return [whole(value) if isinstance(value, str) else value for value in values]

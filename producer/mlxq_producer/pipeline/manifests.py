@@ -221,7 +221,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     parquet = need("pyarrow.parquet", f"{path}")
     pyarrow = need("pyarrow", f"{path}")
     try:
-        with parquet.ParquetFile(path) as file:
+        with path.open("rb") as source, parquet.ParquetFile(source) as file:
             for batch in file.iter_batches(batch_size=BATCH):
                 yield from batch.to_pylist()
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -268,7 +268,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
             continue
         try:
             yield json.load(io.BytesIO(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield BadMessage(f"{path}, line {number} is not JSON: {error}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import tarfile
@@ -78,7 +77,12 @@ class Shards:
             ledger.set(f"shards:{self._name}", "known")
         for number in self._numbers(".", ".mlxq-tmp"):
             self._temporary(number).unlink()
-        for number in ledger.shards(self._name) - there:
+        known = ledger.shards(self._name)
+        for number in known & there:
+            if not _is_whole(self._shard(number)):
+                self._shard(number).unlink()
+                there.remove(number)
+        for number in known - there:
             ledger.forget_samples(self._name, number)
         self._number = max(there, default=-1) + 1
 
@@ -96,7 +100,7 @@ class Shards:
                 for suffix, part in (
                     *(() if content is None else ((_suffix(item, content), content),)),
                     ("txt", row.text.encode()),
-                    ("json", json.dumps(row.as_dict(), ensure_ascii=False).encode()),
+                    ("json", row.as_json().encode()),
                 )
             )
         except (OSError, ValueError, MediaNotFound) as error:
@@ -225,6 +229,15 @@ class Shards:
     def _failed(self, error: Exception) -> ConfigError:
         reason = getattr(error, "strerror", None) or error
         return ConfigError(f"cannot write {self._shard(self._number)}: {reason}")
+
+
+def _is_whole(path: Path) -> bool:
+    """True if an archive is there up to the zeros that end it."""
+    end = 2 * tarfile.BLOCKSIZE
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - end))
+        return size % tarfile.BLOCKSIZE == 0 and file.read() == bytes(end)
 
 
 def _member(name: str, data: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from mlxq_producer.pipeline.ledger import Ledger
 from mlxq_producer.pipeline.output import Existing
 from mlxq_producer.pipeline.pictures import is_picture
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import to_json
 
 Kind = Literal["txt", "caption", "json"]
 
@@ -196,7 +196,7 @@ class _Found:
 
 def _content(kind: Kind, row: Row) -> bytes:
     if kind == "json":
-        return json.dumps(row.as_dict(), ensure_ascii=False, indent=2).encode() + b"\n"
+        return to_json(row.as_dict(), indent=2).encode() + b"\n"
     return row.text.encode() + b"\n"
 
 

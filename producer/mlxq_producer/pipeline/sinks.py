@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -19,12 +18,18 @@ from mlxq_producer.pipeline.ledger import Ledger
 from mlxq_producer.pipeline.output import Existing, Sink
 from mlxq_producer.pipeline.shards import Shards
 from mlxq_schemas.errors import ConfigError, Unsupported
+from mlxq_schemas.plain import to_json
 
 COLUMNS: Final = (
     *("source", "status", "text", "code", "message", "reason", "model"),
     *("prompt_tokens", "completion_tokens", "fields"),
 )
 """Columns of a CSV or Parquet file; ``fields`` holds a manifest's row as JSON."""
+TAIL_BYTES: Final = 64 * 1024
+"""How much of a file's end is looked at for a torn row; a file system's blocks are smaller."""
+
+
+_PARQUET_MARK: Final = b"PAR1"
 
 
 def file_sink(path: Path, tar_items: int) -> Sink:
@@ -62,18 +67,20 @@ class CsvLines:
     header = (",".join(COLUMNS) + "\n").encode()
 
     def line(self, row: Row) -> bytes:
-        """The bytes of a row."""
+        """The bytes of a row; NUL, which ends a text for many readers of CSV, is U+FFFD."""
         buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerow(flat(row).values())
-        return buffer.getvalue().encode()
+        # With this end the writer quotes what holds a carriage return, too.
+        csv.writer(buffer, lineterminator="\r\n").writerow(flat(row).values())
+        text = buffer.getvalue().removesuffix("\r\n").replace("\0", "\ufffd")
+        return f"{text}\n".encode()
 
 
 class LineFile:
     """A file that grows by a line a row.
 
     The ledger knows how long the file was when it last took a row: what a kill left beyond that is
-    cut off, and a file that is shorter is made again. Bytes that were there before the first row
-    (``append``) stay.
+    cut off, and a file that is shorter, or whose last row is torn, is made again. Bytes that were
+    there before the first row (``append``) stay.
     """
 
     def __init__(self, path: Path, lines: JsonLines | CsvLines) -> None:
@@ -97,7 +104,8 @@ class LineFile:
         ours = (self._lines.line(row) for row in ledger.rows())
         if existing != "overwrite":
             edits.check_lines(self._path, ledger, self._base, chain([self._lines.header], ours))
-        if existing == "overwrite" or there < int(known):  # an overwrite that goes on
+        begins = existing == "overwrite"  # one that goes on
+        if begins or there < int(known) or self._is_torn(int(known)):
             self.rebuild(ledger)
             return
         self._start(int(known))
@@ -163,6 +171,15 @@ class LineFile:
                 there += 1
         return there
 
+    def _is_torn(self, size: int) -> bool:
+        """True if the last row did not get to the disk: a file system may leave zeros there."""
+        if size <= self._base:
+            return False
+        with self._path.open("rb") as file:
+            file.seek(max(self._base, size - TAIL_BYTES))
+            tail = file.read(size - file.tell())
+        return not tail.endswith(b"\n") or b"\0" in tail
+
     def _start(self, size: int) -> None:
         if self._handle >= 0:
             os.close(self._handle)
@@ -195,11 +212,12 @@ class ParquetFile:
                 f"{self._path} exists and no ledger knows it: give another name, or "
                 "--existing overwrite"
             )
-        if existing != "overwrite" and ledger.get(f"made:{self._path}") == "1":
+        made = ledger.get(f"made:{self._path}") == "1" and self._is_whole()
+        if existing != "overwrite" and made:
             edits.check_whole(self._path, ledger)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # What a killed run wrote to its ledger is not in the table yet.
-        self._changed = ledger.get(f"made:{self._path}") != "1" or not self._path.exists()
+        self._changed = not made
         ledger.set(f"made:{self._path}", "0")
 
     def write(self, item: Item, row: Row) -> None:
@@ -230,16 +248,29 @@ class ParquetFile:
         kinds = {n: pyarrow.int64() if n in numbers else pyarrow.string() for n in COLUMNS}
         schema = pyarrow.schema(list(kinds.items()))
         temporary = self._path.with_name(f".{self._path.name}.mlxq-tmp")
-        with parquet.ParquetWriter(temporary, schema) as writer:
-            for rows in _pages(ledger):
-                table = pyarrow.Table.from_pylist([flat(row) for row in rows], schema=schema)
-                writer.write_table(table)
+        # By file, not by name: the library takes names in UTF-8 only.
+        with temporary.open("wb") as file:
+            with parquet.ParquetWriter(file, schema) as writer:
+                for rows in _pages(ledger):
+                    table = pyarrow.Table.from_pylist([flat(row) for row in rows], schema=schema)
+                    writer.write_table(table)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(self._path)
+
+    def _is_whole(self) -> bool:
+        """True if the table is there up to the mark at its end."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(-len(_PARQUET_MARK), os.SEEK_END)
+                return file.read() == _PARQUET_MARK
+        except OSError:
+            return False
 
 
 def flat(row: Row) -> dict[str, Any]:
     """A row by its columns; ``fields`` as JSON text, or None if there are none."""
-    fields = json.dumps(row.fields, ensure_ascii=False) if row.fields else None
+    fields = to_json(row.fields) if row.fields else None
     values = {name: getattr(row, name) for name in COLUMNS}
     return {**values, "fields": fields}
 

@@ -284,7 +284,7 @@ def _lines(lines: Iterable[str], where: str, reader: ManifestReader) -> Iterator
             continue
         try:
             row = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             yield refused(f"{where}:{number}", BadMessage(f"{where}, line {number}: {error}"))
             continue
         yield reader.item(cast("dict[str, Any]", row), f"{where}:{number}")

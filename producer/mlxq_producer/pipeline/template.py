@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import string
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
 from mlxq_schemas.errors import ConfigError, InvalidJob
 
@@ -45,8 +46,15 @@ class Template:
             )
         value = values[name]
         if isinstance(value, list | tuple):
-            return ", ".join(map(str, value))
-        return "" if value is None else str(value)
+            return ", ".join(map(_text, cast("Sequence[object]", value)))
+        return _text(value)
+
+
+def _text(value: object) -> str:
+    """Nothing for null, and for numbers that are none: JSON has null in their place."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return str(value)
 
 
 class Literal:

@@ -97,6 +97,21 @@ def image(**fields: object) -> list[object]:
         ({"n": 2}, "unsupported", "n is not 1"),
         ({"n": True}, "unsupported", "n is not 1"),
         ({"stream": True}, "unsupported", "stream"),
+        ({"stream": 0}, "unsupported", "stream"),
+        ({"stream_options": {"include_usage": True}}, "unsupported", "stream_options"),
+        ({"store": True}, "unsupported", "store"),
+        ({"best_of": 2}, "unsupported", "best_of"),
+        ({"echo": True}, "unsupported", "echo"),
+        ({"suffix": "end"}, "unsupported", "suffix"),
+        ({"service_tier": "flex"}, "unsupported", "service_tier"),
+        ({"modalities": ["text", "audio"]}, "unsupported", "modalities"),
+        ({"audio": {"voice": "a"}}, "unsupported", "audio"),
+        ({"prediction": {"type": "content", "content": "x"}}, "unsupported", "prediction"),
+        ({"tool_choice": "required"}, "unsupported", "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "unsupported", "functions"),
+        ({"verbosity": "low"}, "unsupported", "verbosity"),
+        ({"web_search_options": {}}, "unsupported", "web_search_options"),
+        ({"response_format": {"type": "json_object"}}, "unsupported", "response_format"),
         ({"reasoning_effort": "low"}, "unsupported", "reasoning_effort"),
         ({"tools": [{"type": "function"}]}, "unsupported", "tools"),
         ({"messages": []}, "invalid_job", "messages"),
@@ -106,8 +121,37 @@ def image(**fields: object) -> list[object]:
         ({"messages": [{"role": "user", "content": "x", "name": "b"}]}, "unsupported", "name"),
         ({"messages": [{"role": "boss", "content": "x"}]}, "invalid_job", "role"),
         ({"messages": [{"role": "user", "content": [{"type": "tale"}]}]}, "invalid_job", "tale"),
-        ({"messages": image(url="https://x", detail="low")}, "unsupported", "detail"),
-        ({"messages": image(url="https://x", fps=1)}, "unsupported", "fps"),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]}]},
+            "unsupported",
+            "messages[0].tool_calls",
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "5", "tool_call_id": "c"}]},
+            "unsupported",
+            "messages[0].tool_call_id",
+        ),
+        ({"messages": [{"role": "user"}]}, "empty_prompt", "empty"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": "x"}]}]},
+            "unsupported",
+            "messages[0].content[0].video_url",
+        ),
+        (
+            {"messages": image(url="https://x", detail="low")},
+            "unsupported",
+            "messages[0].content[0].image_url.detail",
+        ),
+        (
+            {"messages": image(url="https://x", fps=1)},
+            "unsupported",
+            "messages[0].content[0].image_url.fps",
+        ),
+        ({"max_tokens": "5"}, "invalid_job", "max_tokens"),
+        ({"max_tokens": True}, "invalid_job", "max_tokens"),
+        ({"seed": "7"}, "invalid_job", "seed"),
+        ({"metadata": {"score": float("nan")}}, "invalid_job", "metadata.metadata.score"),
+        ({"user": "half \ud83d"}, "invalid_job", "metadata.user"),
         ({"messages": image(url=5)}, "invalid_job", "url"),
         ({"messages": image(url="/etc/passwd")}, "media_forbidden", "--media-root"),
         ({"messages": image(url="../x.png")}, "media_forbidden", "--media-root"),
@@ -125,6 +169,27 @@ def test_what_cannot_be_done_is_refused_with_its_reason(plan, body, code, words)
         job(plan, **body)
     assert caught.value.code == code
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"stop": "END", "logit_bias": {"5": 1}, "top_p": 1, "temperature": 0},
+        {"n": 1, "stream": False, "store": False, "best_of": 1, "echo": False, "suffix": ""},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "functions": []},
+        {"modalities": ["text"], "service_tier": "auto", "response_format": {"type": "text"}},
+        {"stream_options": None, "prediction": None, "audio": None, "seed": None},
+        {"messages": [{"role": "user", "content": "x", "name": None, "refusal": None}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:,"}]}]},
+    ],
+)
+def test_what_asks_for_what_happens_anyway_passes(plan, body):
+    assert job(plan, **body)
+
+
+def test_notes_about_a_request_are_kept_with_its_job(plan):
+    notes = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "metadata": {"a": 1}}
+    assert job(plan, **notes).metadata.items() >= notes.items()
 
 
 def test_a_completion_has_one_prompt(plan):

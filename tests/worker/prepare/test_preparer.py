@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -80,3 +81,38 @@ def test_a_job_may_not_bring_its_own_template(processor):
         processor, MediaPolicy(), prompt="x", chat_template_kwargs={"chat_template": endless}
     )
     assert type(error) is Unsupported
+
+
+@pytest.mark.parametrize("name", ["tokenize", "add_generation_prompt", "max_length", "tools"])
+def test_an_argument_of_ours_is_none_of_the_template(processor, name):
+    error = refused(processor, MediaPolicy(), prompt="x", chat_template_kwargs={name: 1})
+    assert type(error) is Unsupported
+    assert f"chat_template_kwargs.{name}" in error.message
+
+
+def test_every_field_of_the_messages_is_in_the_prompt(processor, tmp_path):
+    """Roles, texts, parts and their order, and the picture's own bytes."""
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "a.png")
+    parts = [
+        {"type": "text", "text": "before"},
+        {"type": "image_url", "image_url": "a.png"},
+        {"type": "text", "text": "after"},
+    ]
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": parts},
+    ]
+    policy = MediaPolicy(roots=(tmp_path,))
+    job = Job.model_validate({"messages": messages}).check()
+    request = Preparer(processor, policy, 1000)(job, NO_BLOB)
+    assert request.prepared is not None
+    digest = hashlib.sha256((tmp_path / "a.png").read_bytes()).hexdigest()
+    assert request.prepared.media == (digest,)
+    text = processor.tokenizer.decode(request.prepared.ids)
+    words = ["system", "be brief", "user", "hello", "assistant", "hi", "user", "before", "after"]
+    places = [text.index(words[0])]
+    for word in words[1:]:
+        places.append(text.index(word, places[-1] + 1))
+    assert "vision" in text[places[-2] : places[-1]]

@@ -92,6 +92,17 @@ def test_bad_jobs_fail_alone(
         "future": (b'{"v": 2, "prompt": "p"}', "unknown_version"),
         "huge": (b"x" * (32 * 1024 * 1024 + 1), "too_large"),
         "field": (b'{"prompt": "p", "surprise": 1}', "unsupported"),
+        "name": (b'{"messages": [{"role": "user", "content": "p", "name": "b"}]}', "unsupported"),
+        "detail": (
+            b'{"prompt": "p", "images": [{"url": "data:,x", "detail": "low"}]}',
+            "unsupported",
+        ),
+        "call": (b'{"prompt": "p", "callback": "https://x"}', "unsupported"),
+        "half": (b'{"prompt": "half \\ud83d"}', "invalid_job"),
+        "strange": (b'{"prompt": "p", "\\ud83d": 1}', "invalid_job"),
+        "nan": (b'{"prompt": "p", "metadata": {"score": NaN}}', "invalid_job"),
+        "kind": (b'{"prompt": "p", "sampling": {"max_tokens": "5"}}', "invalid_job"),
+        "key": (b"\x81\x90\x01", "bad_message"),
         "model": (b'{"prompt": "p", "model": "other"}', "unknown_model"),
         "ghost": (None, "bad_message"),
     }

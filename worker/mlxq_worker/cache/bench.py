@@ -6,7 +6,6 @@ with the files in the system's page cache, and, where it can be emptied, once fr
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import typer
 
+from mlxq_schemas.plain import to_json
 from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.cache.disk_folder import CacheFolder
 from mlxq_worker.cache.host import HostArray, HostBlock
@@ -138,7 +138,7 @@ def bench(
         figures = measure(Path(place) / "cache", blocks, block_bytes, rounds)
     for one in figures:
         if as_json:
-            typer.echo(json.dumps(asdict(one)))
+            typer.echo(to_json(asdict(one)))
         else:
             typer.echo(
                 f"{one.source}: {one.blocks} blocks of {one.block_bytes} bytes: restore "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import to_json
 from mlxq_worker.cache import disk_care
 from mlxq_worker.cache.disk_folder import CacheFolder
 from mlxq_worker.cache.warm import warm
@@ -84,7 +84,7 @@ def _existing(folder: Path) -> CacheFolder:
 
 def _show(values: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(values, ensure_ascii=False))
+        print(to_json(values))
         return
     for name, value in values.items():
         print(f"{name.replace('_', ' ')}: {value}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import cProfile
 import io
-import json
 import pstats
 import statistics
 import tempfile
@@ -25,6 +24,7 @@ import typer
 from PIL import Image
 
 from mlxq_schemas import Job, Sampling
+from mlxq_schemas.plain import to_json
 from mlxq_worker.backend import Backend, Generator
 from mlxq_worker.build import build_backend
 from mlxq_worker.cache.block import Block
@@ -261,7 +261,7 @@ def main(
     if as_json:
         figures = {"repeat": asdict(again), "storing": asdict(cost)}
         figures |= {"restore": [asdict(one) for one in lengths], "crossover": crossover(lengths)}
-        typer.echo(json.dumps({**found, **figures}))
+        typer.echo(to_json({**found, **figures}))
         return
     typer.echo(f"{found['model']}, pictures of {side} x {side}, medians of {rounds} rounds")
     typer.echo(

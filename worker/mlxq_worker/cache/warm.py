@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 
 from mlxq_schemas import Sampling
 from mlxq_schemas.errors import BadMessage, ConfigError, MlxqError, ModelNotLoaded, RemoteCodeNeeded
+from mlxq_schemas.plain import to_json
 from mlxq_schemas.wire import MAX_JOB_BYTES, describe, parse_job, unpack
 from mlxq_worker.config import WorkerConfig
 
@@ -191,7 +191,7 @@ def _read_stats(stats: dict[str, Any], report: Report) -> None:
 
 def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(report), ensure_ascii=False))
+        typer.echo(to_json(asdict(report)))
         return
     for failure in report.failed:
         typer.echo(f"error[{failure.code}]: line {failure.line}: {failure.message}", err=True)

@@ -7,7 +7,6 @@ an argmax). The two are measured in turn in one run, and medians are shown, sinc
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlxq_schemas import Sampling
+from mlxq_schemas.plain import to_json
 from mlxq_worker.engine.generator import BatchGenerator
 from mlxq_worker.engine.request import Request
 from mlxq_worker.models.adapter import Adapter
@@ -155,7 +155,7 @@ def main(
     mixes: list[Mix] = [m for m in ("text", "image", "mixed") if m in mix.split(",")]
     figures = [measure(loaded, int(n), m, tokens, rounds) for m in mixes for n in rows.split(",")]
     if as_json:
-        typer.echo(json.dumps({"model": loaded.identity, "figures": [asdict(f) for f in figures]}))
+        typer.echo(to_json({"model": loaded.identity, "figures": [asdict(f) for f in figures]}))
         return
     table = Table("mix", "rows", "tokens/s", "first token ms", "step ms", "bare ms", "ratio")
     for f in figures:

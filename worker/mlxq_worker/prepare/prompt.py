@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from mlxq_schemas import AudioPart, ImagePart, Job, Message, Part, TextPart, VideoPart
 from mlxq_schemas.errors import TemplateFailed, Unsupported
 from mlxq_worker.models.templates import render
 
+RESERVED: Final = frozenset(
+    {
+        *("chat_template", "conversation", "messages", "tools", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "return_dict", "return_tensors"),
+        *("return_assistant_tokens_mask", "padding", "truncation", "max_length"),
+        *("tokenizer_kwargs", "processor_kwargs"),
+    }
+)
+"""Names of ``chat_template_kwargs`` that would change not the prompt but how it is made, or that
+nobody would see. A ``chat_template`` is a program: it could keep a thread, and with the lock all
+jobs, for ever."""
 _render_lock = threading.Lock()
 """Chat templates compile into a shared cache on first use; rendering takes microseconds."""
 
@@ -17,13 +28,11 @@ _render_lock = threading.Lock()
 def render_prompt(processor: Any, job: Job) -> str:
     """The job's messages through the model's chat template, open for the assistant's turn.
 
-    Raises :class:`TemplateFailed`, and :class:`Unsupported` for a template of the job's own: it
-    is a program, and could keep a thread, and with the lock all jobs, for ever.
+    Raises :class:`TemplateFailed`, and :class:`Unsupported` for the :data:`RESERVED` arguments.
     """
-    if "chat_template" in job.chat_template_kwargs:
+    for name in sorted(RESERVED & job.chat_template_kwargs.keys()):
         raise Unsupported(
-            f"job {job.id}: chat_template_kwargs.chat_template: a job may not bring a template "
-            "of its own; leave it out"
+            f"job {job.id}: chat_template_kwargs.{name}: a job may not set this; leave it out"
         )
     try:
         return _render(processor, job, job.chat())

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any, Final
 
+from mlxq_schemas.plain import to_json
 from mlxq_worker.config import LogFormat, LogLevel
 from mlxq_worker.process.redact import redact
 
@@ -42,7 +43,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return to_json(fields)
 
 
 def set_up(level: LogLevel, style: LogFormat) -> None:

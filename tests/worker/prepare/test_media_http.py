@@ -82,7 +82,72 @@ def chunked(handler: Handler, end: bytes = b"0\r\n\r\n") -> None:
     handler.wfile.write(b"3\r\npic\r\n4\r\nture\r\n" + end)
 
 
+def drip_open(handler: Handler) -> None:
+    """No length: only the end of the connection ends it."""
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(1000):
+        handler.wfile.write(b"x" * 50)
+        time.sleep(0.05)
+
+
+def drip_chunked(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    for _ in range(1000):
+        handler.wfile.write(b"3\r\npic\r\n")
+        time.sleep(0.05)
+
+
+def drip_gzip(handler: Handler) -> None:
+    """Whole members, one after the other, without end."""
+    handler.send_response(200)
+    handler.send_header("Content-Encoding", "gzip")
+    handler.end_headers()
+    for _ in range(1000):
+        handler.wfile.write(gzip.compress(b"picture"))
+        time.sleep(0.05)
+
+
+def open_ended(handler: Handler, body: bytes, **headers: str) -> None:
+    handler.send_response(200)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+PACKED = gzip.compress(b"picture")
 ROUTES: dict[str, Route] = {
+    "/drip-open": drip_open,
+    "/drip-chunked": drip_chunked,
+    "/drip-gzip": drip_gzip,
+    "/open": lambda h: open_ended(h, b"picture"),
+    "/open-gzip": lambda h: open_ended(h, PACKED, Content_Encoding="gzip"),
+    "/two-members": lambda h: h.answer(
+        gzip.compress(b"pict") + gzip.compress(b"ure"), Content_Encoding="gzip"
+    ),
+    "/half-member": lambda h: h.answer(
+        gzip.compress(b"pict") + gzip.compress(b"ure")[:-3], Content_Encoding="gzip"
+    ),
+    "/after-gzip": lambda h: h.answer(PACKED + b"more", Content_Encoding="gzip"),
+    "/open-half-gzip": lambda h: open_ended(h, PACKED[:-3], Content_Encoding="gzip"),
+    "/empty-gzip": lambda h: h.answer(b"", Content_Encoding="gzip"),
+    "/chunked-gzip": lambda h: h.answer(PACKED, Transfer_Encoding="gzip, chunked"),
+    "/cut-chunks": lambda h: chunked(h, b""),
+    "/long": lambda h: h.answer(b"picture and more", Content_Length="7"),
+    "/longer": lambda h: h.answer(b"picture" + bytes(90_000), Content_Length="7"),
+    "/nothing": lambda h: (
+        h.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore") and None
+    ),
+    "/open-nothing": lambda h: open_ended(h, b""),
+    "/half-head": lambda h: h.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Ty") and None,
+    "/exact": lambda h: h.answer(bytes(100_000)),
+    "/exact-open": lambda h: open_ended(h, bytes(100_000)),
+    "/exact-gzip": lambda h: h.answer(gzip.compress(bytes(100_000)), Content_Encoding="gzip"),
+    "/over-open": lambda h: open_ended(h, bytes(100_001)),
+    "/over-gzip": lambda h: h.answer(gzip.compress(bytes(100_001)), Content_Encoding="gzip"),
     "/ok": lambda h: h.answer(b"picture"),
     "/a%20b": lambda h: h.answer(h.path.encode()),
     "/host": lambda h: h.answer(str(h.headers["Host"]).encode()),
@@ -122,9 +187,20 @@ def site() -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize("path", ["/ok", "/ok?size=1", "/gzip", "/chunked", "/hop", "/hop2"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/ok", "/ok?size=1", "/gzip", "/chunked", "/hop", "/hop2"),
+        *("/open", "/open-gzip", "/two-members"),
+    ],
+)
 def test_arrives(site: str, path: str) -> None:
     assert fetch(site + path, LOCAL) == b"picture"
+
+
+@pytest.mark.parametrize("path", ["/exact", "/exact-open", "/exact-gzip"])
+def test_as_large_as_allowed(site: str, path: str) -> None:
+    assert fetch(site + path, LOCAL) == bytes(100_000)
 
 
 def test_odd_characters_are_quoted(site: str) -> None:
@@ -147,6 +223,19 @@ def test_host_header_names_the_port(site: str) -> None:
         ("/half-gzip", MediaFetchFailed, "broke off"),
         ("/not-gzip", MediaFetchFailed, "failed: error"),
         ("/br", MediaFetchFailed, "packed as 'br'"),
+        ("/half-member", MediaFetchFailed, "broke off"),
+        ("/after-gzip", MediaFetchFailed, "failed: error"),
+        ("/open-half-gzip", MediaFetchFailed, "broke off"),
+        ("/empty-gzip", MediaFetchFailed, "broke off"),
+        ("/chunked-gzip", MediaFetchFailed, "sent as 'gzip, chunked'"),
+        ("/cut-chunks", MediaFetchFailed, "failed: IncompleteRead"),
+        ("/long", MediaFetchFailed, "longer than the 7 bytes"),
+        ("/longer", MediaFetchFailed, "longer than the 7 bytes"),
+        ("/nothing", MediaFetchFailed, "longer than the 0 bytes"),
+        ("/open-nothing", MediaFetchFailed, "before its first byte"),
+        ("/half-head", MediaFetchFailed, "before its first byte"),
+        ("/over-open", MediaTooLarge, "larger than the 100,000 bytes"),
+        ("/over-gzip", MediaTooLarge, "larger than the 100,000 bytes"),
         ("/announced", MediaTooLarge, "larger than the 100,000 bytes"),
         ("/endless", MediaTooLarge, "larger than the 100,000 bytes"),
         ("/bomb", MediaTooLarge, "larger than the 100,000 bytes"),
@@ -163,7 +252,9 @@ def test_fails(site: str, path: str, kind: type[MediaError], message: str) -> No
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", ["/drip-body", "/drip-head"])
+@pytest.mark.parametrize(
+    "path", ["/drip-body", "/drip-head", "/drip-open", "/drip-chunked", "/drip-gzip"]
+)
 def test_slow_server_is_cut_off(site: str, path: str) -> None:
     start = time.monotonic()
     with pytest.raises(MediaFetchFailed, match=r"within 0\.3 s"):

@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -43,7 +44,9 @@ def fetch(url: str, policy: MediaPolicy) -> bytes:
             try:
                 answer = exchange.ask()
                 if answer.status not in REDIRECTS:
-                    return _body(answer, what, policy)
+                    body = _body(answer, what, policy, exchange.has_more)
+                    exchange.check()
+                    return body
                 url = urljoin(url, answer.getheader("Location", ""))
             except (OSError, http.client.HTTPException, zlib.error) as error:
                 raise _failed(what, error, policy, deadline) from error
@@ -101,6 +104,7 @@ class _Exchange:
         self._deadline = deadline
         self._socket: socket.socket | None = None
         self._answer: http.client.HTTPResponse | None = None
+        self._late = False
         self._watchdog: threading.Timer | None = None
 
     def ask(self) -> http.client.HTTPResponse:
@@ -117,7 +121,23 @@ class _Exchange:
         headers = {**HEADERS, "Host": self._target.host_header}
         connection.request("GET", self._target.path, headers=headers)
         self._answer = connection.getresponse()
+        self.check()
         return self._answer
+
+    def check(self) -> None:
+        """Raise ``TimeoutError`` if the exchange was cut off, which looks like an orderly end."""
+        if self._late:
+            raise TimeoutError
+
+    def has_more(self) -> bool:
+        """True if bytes are there beyond those that were read; does not wait for any."""
+        if self._socket is None or self._answer is None:
+            return False
+        self._socket.settimeout(0)
+        try:
+            return bool(self._answer.fp.peek(1))
+        except OSError:  # nothing yet, in the words of a TLS socket
+            return False
 
     def _connect(self) -> socket.socket:
         target = self._target
@@ -152,6 +172,7 @@ class _Exchange:
         return left
 
     def _cut_off(self) -> None:
+        self._late = True
         if self._socket is not None:
             with suppress(OSError):
                 # The plain shutdown: an SSLSocket's own would pull the TLS state from
@@ -168,37 +189,91 @@ class _Exchange:
             self._socket.close()
 
 
-def _body(answer: http.client.HTTPResponse, what: str, policy: MediaPolicy) -> bytes:
+def _body(
+    answer: http.client.HTTPResponse,
+    what: str,
+    policy: MediaPolicy,
+    has_more: Callable[[], bool],
+) -> bytes:
     if answer.status in {404, 410}:
         raise MediaNotFound(f"{what} does not exist: the server answered {answer.status}")
     if answer.status != 200:
         raise MediaFetchFailed(f"{what}: the server answered {answer.status}")
-    unpack = _unpacker(answer.getheader("Content-Encoding", "identity"), what)
+    unpack = _unpacker(answer, what)
     announced = answer.length
     if announced is not None and announced > policy.max_bytes:
         raise _too_large(what, policy)
     received, body = 0, bytearray()
-    while chunk := answer.read1(CHUNK):
-        received += len(chunk)
-        body += unpack.decompress(chunk, policy.max_bytes + 1 - len(body)) if unpack else chunk
+    for piece in _pieces(answer, announced):
+        received += len(piece)
+        body += unpack.feed(piece, policy.max_bytes + 1 - len(body)) if unpack else piece
         if max(received, len(body)) > policy.max_bytes:
             raise _too_large(what, policy)
-    # http.client reports a body that broke off only where it is chunked.
-    if (announced is not None and received != announced) or (unpack and not unpack.eof):
+    # http.client reports a body that broke off only where it is chunked, and takes a head that
+    # broke off for a whole one.
+    promised = announced is not None or answer.chunked
+    if received != (announced or received) or (unpack and not unpack.whole):
         raise ConnectionResetError(errno.ECONNRESET, f"it broke off after {received:,} bytes")
+    if not received and not promised:
+        raise ConnectionResetError(errno.ECONNRESET, "it broke off before its first byte")
+    if announced is not None and has_more():
+        raise ConnectionResetError(
+            errno.ECONNRESET, f"it is longer than the {announced:,} bytes that its server announced"
+        )
     return bytes(body)
+
+
+def _pieces(answer: http.client.HTTPResponse, announced: int | None) -> Iterator[bytes]:
+    """The body as it comes, of ``announced`` bytes if the server said how many."""
+    if answer.chunked:
+        while piece := answer.read1(CHUNK):
+            yield piece
+        return
+    # Not by the response, which closes the connection with the last byte: more may follow.
+    left = announced
+    while left is None or left > 0:
+        piece = answer.fp.read1(CHUNK if left is None else min(left, CHUNK))
+        if not piece:
+            return
+        yield piece
+        left = None if left is None else left - len(piece)
 
 
 def _too_large(what: str, policy: MediaPolicy) -> MediaTooLarge:
     return MediaTooLarge(f"{what} is larger than the {policy.max_bytes:,} bytes allowed")
 
 
-def _unpacker(encoding: str, what: str) -> zlib._Decompress | None:  # pyright: ignore[reportPrivateUsage] # the type has no public name
+class _Unpacker:
+    """What was packed by gzip, of one member or several, or by zlib."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+
+    @property
+    def whole(self) -> bool:
+        """True at the end of a member."""
+        return self._member.eof
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        """What ``data`` unpacks to, ``limit`` bytes of it at most."""
+        out = bytearray()
+        while data and len(out) < limit:
+            if self._member.eof:
+                self._member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            out += self._member.decompress(data, limit - len(out))
+            data = self._member.unused_data or self._member.unconsumed_tail
+        return bytes(out)
+
+
+def _unpacker(answer: http.client.HTTPResponse, what: str) -> _Unpacker | None:
     """Some servers compress although asked not to."""
-    match encoding.strip().lower():
+    sent_as = answer.getheader("Transfer-Encoding", "identity").strip().lower()
+    if sent_as not in {"", "identity", "chunked"}:
+        raise MediaFetchFailed(f"{what} is sent as {sent_as[:20]!r}, which is not understood")
+    match answer.getheader("Content-Encoding", "identity").strip().lower():
         case "" | "identity":
             return None
         case "gzip" | "x-gzip" | "deflate":
-            return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            return _Unpacker()
         case other:
             raise MediaFetchFailed(f"{what} is packed as {other[:20]!r}, which is not understood")

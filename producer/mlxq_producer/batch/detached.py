@@ -28,7 +28,7 @@ from mlxq_producer.batch.queue_side import (
     save_batch,
     states,
 )
-from mlxq_producer.batch.record import Batch, check_terms, new_batch
+from mlxq_producer.batch.record import Batch, check_terms, check_unchanged, new_batch
 from mlxq_producer.batch.rows import (
     CANCELLED,
     EXPIRED,
@@ -95,12 +95,14 @@ class DetachedBatches:
             self._ask(lambda outcomes=outcomes: add_lines(self._producer.keys, batch, outcomes))
             batch.request_counts.total += len(outcomes)
             cancelled = self._ask(lambda: save_batch(self._producer.keys, batch))
+        check_unchanged(batch, source)
         batch.move("in_progress")
         self._ask(lambda: save_batch(self._producer.keys, batch))
         return self.cancel(batch.id) if cancelled else self.status(batch.id)
 
     def status(self, batch_id: str) -> Batch:
-        """The batch object, its lines counted by the states of their jobs.
+        """The batch object, its lines counted by the states of their jobs. Of a batch that has
+        ended, lines that are still ``open`` are lost: the server holds nothing of them any more.
 
         That of a ``batch run`` is as the run last told it.
         """
@@ -110,6 +112,7 @@ class DetachedBatches:
         late = batch.clock.now() - batch.expires_at > GRACE_SECONDS
         too_late = 0
         counts = batch.request_counts
+        told = counts.total
         counts.total = counts.completed = counts.failed = 0
         for page in self._pages(batch_id):
             counts.total += len(page)
@@ -124,7 +127,10 @@ class DetachedBatches:
             if late:  # there is no worker that would end them
                 self._cancel_jobs(left)
         cancelled = "cancel" in wish
-        if not counts.open and (cancelled or batch.status != "validating"):
+        is_open = bool(counts.open)
+        # Lines that the server has lost stay in the total: nobody can say what became of them.
+        counts.total = max(counts.total, told)
+        if not is_open and (cancelled or batch.status != "validating"):
             batch.move("cancelled" if cancelled else "expired" if too_late else "completed")
             self._ask(lambda: save_batch(self._producer.keys, batch))
         return batch

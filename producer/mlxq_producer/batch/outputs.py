@@ -62,6 +62,11 @@ class Outputs:
         with self._stack:
             self.save()
 
+    @property
+    def missing(self) -> int:
+        """Lines that have no row, as far as the batch object knows how many there are."""
+        return max(self.batch.request_counts.total - sum(self._done), 0)
+
     def is_done(self, number: int) -> bool:
         """True if the line has its row."""
         return number < len(self._done) and bool(self._done[number])
@@ -104,27 +109,42 @@ class Outputs:
             ) from error
 
     def _recover(self, file: BinaryIO, path: Path) -> int:
-        """Note which lines have rows, cut off half a row at the end; returns how many there are."""
+        """Note which lines have rows, cut off a torn row at the end; returns how many have."""
         file.seek(0)
         count = end = 0
         mine = row_id(self.batch.id, 0)[:-1].encode()
         for raw in file:
-            if not raw.endswith(b"\n"):
+            if _is_torn(raw, mine):
+                if file.read(1):
+                    raise ConfigError(
+                        f"{path} is broken after byte {end:,}, and not only in its last row: "
+                        "remove the rows from there, and run again"
+                    )
                 break
             found = _ROW.match(raw)
             if found is None or found[1] != mine:
                 raise ConfigError(f"{path} holds what is not of this batch: use another file")
-            self._note(int(found[2]))
+            count += self._note(int(found[2]))
             end += len(raw)
-            count += 1
         file.truncate(end)
         file.seek(0, os.SEEK_END)
         return count
 
-    def _note(self, number: int) -> None:
+    def _note(self, number: int) -> bool:
+        """Note that a line has its row; returns whether that is new."""
         if number >= len(self._done):
             self._done.extend(bytes(number + 1 - len(self._done) + len(self._done) // 4))
+        new = not self._done[number]
         self._done[number] = 1
+        return new
+
+
+def _is_torn(raw: bytes, mine: bytes) -> bool:
+    """True for a part of a row of ours: a crash may leave zeros in the place of its end."""
+    if raw.endswith(b"}\n") and b"\0" not in raw:
+        return False
+    begin, ours = raw.partition(b"\0")[0], b'{"id": "' + mine
+    return begin.startswith(ours) or ours.startswith(begin)
 
 
 @contextlib.contextmanager

@@ -74,6 +74,14 @@ class Batch(BaseModel):
             self.status = status
             setattr(self, f"{status}_at", int(self.clock.now()))
 
+    def reopen(self) -> None:
+        """Begin again with a batch that had ended; one whose window is over gets another."""
+        self.move("in_progress")
+        self.completed_at = None
+        now = int(time.time())
+        if now >= self.expires_at:
+            self.expires_at = now + self.expires_at - self.created_at
+
     @property
     def ttl(self) -> int:
         """Seconds for which the server keeps the batch from now on."""
@@ -108,6 +116,15 @@ def check_terms(batch: Batch, source: Path, model: str | None, priority: str) ->
     if batch.metadata != _terms(source, model, priority):
         begun = ", ".join(f"{n} {v}" for n, v in batch.metadata.items() if n != "input")
         raise ConfigError(f"{batch.id} began with {begun}: give the same options, or begin anew")
+
+
+def check_unchanged(batch: Batch, source: Path) -> None:
+    """Refuse to call a batch done whose input became another one while it was read."""
+    if batch.metadata.get("input") != fingerprint(source):
+        raise ConfigError(
+            f"{source} changed while {batch.id} was at it: put it back as it was and go on, or "
+            "begin anew with another output"
+        )
 
 
 def _terms(source: Path, model: str | None, priority: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -103,8 +104,10 @@ def _chat_choice(sent: Sent, result: Result, logprobs: list[TokenLogprob]) -> Ro
 def _choice(sent: Sent, result: Result, logprobs: list[TokenLogprob]) -> Row:
     listed = {
         "tokens": [_name(p.id) for p in logprobs],
-        "token_logprobs": [p.logprob for p in logprobs],
-        "top_logprobs": [{_name(i): value for i, value in p.top.items()} for p in logprobs],
+        "token_logprobs": [_finite(p.logprob) for p in logprobs],
+        "top_logprobs": [
+            {_name(i): _finite(value) for i, value in p.top.items()} for p in logprobs
+        ],
     }
     return {
         "index": 0,
@@ -119,7 +122,12 @@ def _top(one: TokenLogprob) -> list[Row]:
 
 
 def _token(token: int, logprob: float) -> Row:
-    return {"token": _name(token), "bytes": None, "logprob": logprob}
+    return {"token": _name(token), "bytes": None, "logprob": _finite(logprob)}
+
+
+def _finite(logprob: float) -> float:
+    """OpenAI's number for a token that the model all but rules out."""
+    return logprob if math.isfinite(logprob) else -9999.0
 
 
 def _name(token: int) -> str:

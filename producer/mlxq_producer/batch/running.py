@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -26,7 +26,7 @@ from mlxq_producer.batch.queue_side import (
     results_from_now,
     save_batch,
 )
-from mlxq_producer.batch.record import Batch, check_terms, new_batch
+from mlxq_producer.batch.record import Batch, check_terms, check_unchanged, new_batch
 from mlxq_producer.batch.rows import (
     CANCELLED,
     EXPIRED,
@@ -36,7 +36,7 @@ from mlxq_producer.batch.rows import (
     logprobs_of,
     response_row,
 )
-from mlxq_producer.batch.sending import patiently, send
+from mlxq_producer.batch.sending import job_of, patiently, send
 from mlxq_producer.client import Producer
 from mlxq_producer.steps import Steps, server_time
 from mlxq_producer.sync_runner import Runner
@@ -92,7 +92,8 @@ class BatchRun:
         with Outputs(self.source, self.output, self.errors, fresh) as outputs:
             check_terms(outputs.batch, self.source, self.model, self.priority)
             outputs.batch.clock.learn(now)
-            if not outputs.batch.ended:
+            # Rows of a batch that had ended may be lost: files are torn, or were cut by hand.
+            if not outputs.batch.ended or outputs.missing:
                 _Loop(self, outputs, report).run()
             report(outputs.batch)
             return outputs.batch
@@ -111,6 +112,8 @@ class _Loop:
     next_sweep: float = 0.0
     silence: float = FIRST_SWEEP_SECONDS
     exhausted: bool = False
+    reopened: bool = False
+    """Whether the batch had ended, so that lines without a row may have results."""
     end: Literal["cancelled", "expired"] | None = None
     """Why no more lines will be done."""
 
@@ -123,8 +126,7 @@ class _Loop:
         self.plan = Plan(batch.id, batch.expires_at, root, job.model, job.priority)
         self.cursor = self.ask(results_from_now)
         self.lines = self._lines()
-        if batch.status == "validating":
-            batch.move("in_progress")
+        self._begin()
         while not (self.exhausted and not self.pending):
             self._beat()
             if self.end:
@@ -132,8 +134,23 @@ class _Loop:
             else:
                 self._fill()
                 self._gather()
+        check_unchanged(batch, job.source)
         batch.move(self.end or "completed")
         self.ask(lambda: save_batch(self.producer.keys, batch))
+
+    def _begin(self) -> None:
+        batch = self.batch
+        self.reopened = batch.ended
+        match batch.status:
+            case "completed":
+                batch.reopen()
+                self.plan = replace(self.plan, deadline=batch.expires_at)
+            case "cancelled" | "expired" as end:
+                self.end = end
+            case "validating":
+                batch.move("in_progress")
+            case _:
+                pass
 
     def ask(self, make: Callable[[], Steps[T]]) -> T:
         return patiently(lambda: Runner(self.job.client).run(make()))
@@ -153,7 +170,7 @@ class _Loop:
         if self.ask(lambda: save_batch(self.producer.keys, self.batch)):
             self.batch.move("cancelling")
             self.end = "cancelled"
-        elif self.batch.clock.now() >= self.batch.expires_at:
+        elif self.end is None and self.batch.clock.now() >= self.batch.expires_at:
             self.end = "expired"
         self.report(self.batch)
 
@@ -162,14 +179,26 @@ class _Loop:
         room = self.job.window - len(self.pending)
         if self.exhausted or (self.pending and room < max(min(CHUNK, self.job.window // 4), 1)):
             return
-        lines = take(self.lines, min(room, CHUNK))
-        self.exhausted = not lines
-        for one in send(self.producer, self.plan, lines):
+        for one in send(self.producer, self.plan, self._take(min(room, CHUNK))):
             if isinstance(one, BadLine):
                 self.outputs.refuse(one)
             else:
                 self.pending[one.job(self.batch.id)] = one
         self.outputs.flush()
+
+    def _take(self, count: int) -> list[Line]:
+        """The next lines; of a batch that had ended, those whose results are gone."""
+        lines = take(self.lines, count)
+        self.exhausted = not lines
+        if not self.reopened:
+            return lines
+        made = [job_of(line, self.plan) for line in lines]
+        sent = {one[0].job(self.batch.id): one[0] for one in made if not isinstance(one, BadLine)}
+        found = self.ask(lambda: results(self.producer.keys, list(sent)))
+        known = {sent[i].number: (sent[i], result) for i, result in found.items() if result}
+        for one, result in known.values():
+            self._write(one, result)
+        return [line for line in lines if line.number not in known]
 
     def _gather(self) -> None:
         """Write the rows of jobs that have ended; waits a moment if there are none."""
@@ -180,15 +209,12 @@ class _Loop:
         if wanted:
             self._collect(wanted)
             self._sweep_after(FIRST_SWEEP_SECONDS)
+        elif time.monotonic() >= self.next_sweep:
+            # Also while rows of others come: one of ours may have been trimmed unread.
+            found = self._collect(list(self.pending))
+            self._sweep_after(FIRST_SWEEP_SECONDS if found else 2 * self.silence)
         elif not ids:
-            self._wait()
-
-    def _wait(self) -> None:
-        if time.monotonic() < self.next_sweep:
             time.sleep(0.02)
-            return
-        found = self._collect(list(self.pending))
-        self._sweep_after(FIRST_SWEEP_SECONDS if found else 2 * self.silence)
 
     def _sweep_after(self, seconds: float) -> None:
         self.silence = min(seconds, LAST_SWEEP_SECONDS)
@@ -228,7 +254,7 @@ class _Loop:
         for sent in self.pending.values():
             self.outputs.refuse(bad(sent, end))
         self.pending.clear()
-        for line in self.lines:
-            is_bad = isinstance(line, BadLine)
-            self.outputs.refuse(line if is_bad else BadLine(line.number, line.custom_id, *end))
-        self.exhausted = True
+        while not self.exhausted:
+            for line in self._take(CHUNK):
+                is_bad = isinstance(line, BadLine)
+                self.outputs.refuse(line if is_bad else BadLine(line.number, line.custom_id, *end))

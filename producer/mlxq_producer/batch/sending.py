@@ -46,7 +46,7 @@ def send(producer: Producer, plan: Plan, lines: Sequence[Line]) -> list[Sent | B
     jobs: list[dict[str, Any]] = []
     places: list[int] = []
     for line in lines:
-        made = _job(line, plan)
+        made = job_of(line, plan)
         if isinstance(made, BadLine):
             outcomes.append(made)
         else:
@@ -60,7 +60,8 @@ def send(producer: Producer, plan: Plan, lines: Sequence[Line]) -> list[Sent | B
     return outcomes
 
 
-def _job(line: Line, plan: Plan) -> BadLine | tuple[Sent, dict[str, Any]]:
+def job_of(line: Line, plan: Plan) -> BadLine | tuple[Sent, dict[str, Any]]:
+    """A line's job, and what to remember of it; or why there is none."""
     if isinstance(line, BadLine):
         return line
     try:

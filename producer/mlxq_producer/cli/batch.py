@@ -77,7 +77,7 @@ def run(
             media_root,
         ).run(Progress())
     show(found, as_json=as_json)
-    if found.request_counts.failed:
+    if found.request_counts.failed or found.request_counts.open:
         raise typer.Exit(EXIT_JOB_NOT_FINISHED)
 
 
@@ -154,7 +154,7 @@ def fetch(
     with connect(redis_url, queue) as client:
         found = DetachedBatches(client, queue).fetch(batch_id, output, errors, wait)
     show(found, as_json=as_json)
-    if found.request_counts.failed:
+    if found.request_counts.failed or found.request_counts.open:
         raise typer.Exit(EXIT_JOB_NOT_FINISHED)
 
 
@@ -196,4 +196,6 @@ def show(found: Batch, *, as_json: bool) -> None:
     if counts.failed:
         text += f", {counts.failed:,} failed"
         text += f" ({found.error_file_id})" if found.error_file_id else ""
+    if found.ended and counts.open:
+        text += f", {counts.open:,} lost: the server holds nothing of them any more"
     print(text)

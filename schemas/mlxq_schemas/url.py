@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import is_whole
 
 Address = tuple[str, int]
 """Host and port."""
@@ -81,6 +82,8 @@ def parse_url(url: str) -> ServerUrl:
     """Read a URL. Raises :class:`ConfigError`, whose text repeats nothing of it: what is not
     percent-encoded in a password may land in any other part.
     """
+    if not is_whole(url):
+        _refuse("it holds bytes that are no UTF-8 text")
     try:
         parts = urlsplit(url)
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

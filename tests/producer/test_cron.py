@@ -233,6 +233,20 @@ def test_lines_for_cron_and_launchd(environment):
     assert agent["ProgramArguments"][-1] == "50% of {tick}"
 
 
+@pytest.mark.parametrize("word", ["two\nlines", "half \ud83d", "\udcff", "a\0b"])
+def test_a_word_that_a_crontab_cannot_hold_is_refused(word):
+    with pytest.raises(ConfigError, match="crontab cannot hold the word"):
+        crontab(Schedule.parse("@daily"), ["x", word], at_boot=False)
+
+
+@pytest.mark.parametrize("word", ["a\x01b", "a\rb", "half \ud83d", "\udcff", "a\0b"])
+def test_a_word_that_a_property_list_cannot_hold_is_refused(word):
+    with pytest.raises(ConfigError, match="property list cannot hold the word"):
+        launchd("n", Schedule.parse("@daily"), ["x", word], at_boot=False)
+    plain = launchd("n", Schedule.parse("@daily"), ["two\nlines"], at_boot=False)
+    assert plistlib.loads(plain.encode())["ProgramArguments"] == ["two\nlines"]
+
+
 def test_launchd_gets_every_time_and_refuses_too_many():
     agent = plistlib.loads(
         launchd("n", Schedule.parse("0,30 8 1 * sun"), ["x"], at_boot=True).encode()

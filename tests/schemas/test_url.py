@@ -70,6 +70,7 @@ def test_tls_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("redis://h\udcff", "no UTF-8"),
         ("", "scheme"),
         ("http://geheim@host", "scheme"),
         ("host:6379", "scheme"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import plistlib
+import re
 import shlex
 from collections.abc import Sequence
 from itertools import product
@@ -14,8 +15,22 @@ from mlxq_schemas.errors import ConfigError
 MOST_TIMES: Final = 500
 
 
+_NOT_IN_CRONTAB: Final = re.compile("[\0\r\n\ud800-\udfff]")
+_NOT_IN_PLIST: Final = re.compile("[\0-\x08\x0b\x0c-\x1f\ud800-\udfff]")
+
+
+def _check(command: Sequence[str], wrong: re.Pattern[str], where: str) -> None:
+    for word in command:
+        if wrong.search(word):
+            raise ConfigError(
+                f"{where} cannot hold the word {word!r}: put the command into a script, and "
+                "schedule that"
+            )
+
+
 def crontab(schedule: Schedule, command: Sequence[str], *, at_boot: bool) -> str:
     """Lines for ``crontab -e``; ``at_boot`` makes up for what was missed while it was off."""
+    _check(command, _NOT_IN_CRONTAB, "a line of a crontab")
     # In a crontab a % ends the command.
     line = shlex.join(command).replace("%", r"\%")
     lines = [f"{schedule.text} {line}"]
@@ -26,6 +41,7 @@ def crontab(schedule: Schedule, command: Sequence[str], *, at_boot: bool) -> str
 
 def launchd(name: str, schedule: Schedule, command: Sequence[str], *, at_boot: bool) -> str:
     """A property list for ``~/Library/LaunchAgents/mlxq.cron.NAME.plist``."""
+    _check(command, _NOT_IN_PLIST, "a property list")
     times = _times(schedule)
     if len(times) > MOST_TIMES:
         raise ConfigError(

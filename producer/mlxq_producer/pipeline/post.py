@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from mlxq_producer.errors import PostFailed
 from mlxq_producer.pipeline.extras import need
 from mlxq_producer.pipeline.item import Outcome
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.plain import unwritable
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,11 @@ class Post:
             return None
         jsonschema = need("jsonschema", "a check by JSON schema")
         try:
-            jsonschema.validate(json.loads(unfenced(text)), self.schema)
-        except json.JSONDecodeError as error:
+            value = json.loads(unfenced(text), parse_constant=_no_number)
+            for problem in unwritable(value, "the value"):
+                return f"the text is JSON that strict readers refuse: {problem}: {text[:80]!r}"
+            jsonschema.validate(value, self.schema)
+        except (ValueError, RecursionError) as error:
             return f"the text is not JSON ({error}): {text[:80]!r}"
         except jsonschema.ValidationError as error:
             return f"the text does not meet the schema at {error.json_path}: {error.message}"
@@ -79,6 +83,10 @@ class Post:
                 return replace(outcome, text="", code=PostFailed.code, message=message)
             text = found.group(1 if found.re.groups else 0) or ""
         return replace(outcome, text=f"{self.prefix}{_cut(text, self.max_length)}{self.suffix}")
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def unfenced(text: str) -> str:

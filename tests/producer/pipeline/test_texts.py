@@ -46,6 +46,18 @@ def test_what_is_done_with_a_text(post, text, after):
     assert post.apply(Outcome(text)).text == after
 
 
+@pytest.mark.parametrize(
+    "text", ['{"color": NaN}', '{"color": -Infinity}', '{"color": "\\ud83d"}', "[" * 100_000]
+)
+def test_json_that_strict_readers_refuse_does_not_meet_a_schema(text):
+    pytest.importorskip("jsonschema")
+    post = Post(schema={"type": "object"})
+    assert post.check('{"color": 1}') is None
+    problem = post.check(text)
+    assert problem is not None
+    assert "JSON" in problem
+
+
 def test_a_pattern_that_finds_nothing_fails_the_item():
     failed = Post(regex="cat").apply(Outcome("a dog"))
     assert (failed.code, failed.text) == ("post_failed", "")

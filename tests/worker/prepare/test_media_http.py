@@ -333,7 +333,10 @@ def test_one_private_address_among_public_ones(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     "url",
-    ["http://", "http:///x", "http://h:99999/", "http://h:x/", "http://[::1", "http://" + "a" * 70],
+    [
+        *("http://", "http:///x", "http://h:99999/", "http://h:x/", "http://[::1"),
+        *("http://" + "a" * 70, "http://h/\ud83d", "http://h/?\udcff", "http://\udcff/"),
+    ],
 )
 def test_not_a_url(url: str) -> None:
     with pytest.raises(MediaForbidden):

@@ -83,14 +83,14 @@ def _parse(url: str) -> _Target:
         port = parts.port
         host = parts.hostname or ""
         host = host if ":" in host else host.encode("idna").decode()
+        path = quote(parts.path or "/", safe=PATH_CHARS)
+        query = quote(parts.query, safe=PATH_CHARS + "?")
     except ValueError as error:
         raise MediaForbidden(f"{what} is not a valid URL") from error
     if parts.scheme not in {"http", "https"} or not host:
         raise MediaForbidden(f"a download may not lead to {what}: only http and https are allowed")
     if parts.username is not None or parts.password is not None:
         raise MediaForbidden(f"{what} carries a user name or password: send the bytes instead")
-    path = quote(parts.path or "/", safe=PATH_CHARS)
-    query = quote(parts.query, safe=PATH_CHARS + "?")
     return _Target(parts.scheme == "https", host, port, f"{path}?{query}" if query else path)
 
 

@@ -78,7 +78,7 @@ class Batch(BaseModel):
         """Begin again with a batch that had ended; one whose window is over gets another."""
         self.move("in_progress")
         self.completed_at = None
-        now = int(time.time())
+        now = int(self.clock.now())
         if now >= self.expires_at:
             self.expires_at = now + self.expires_at - self.created_at
 

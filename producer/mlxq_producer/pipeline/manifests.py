@@ -211,7 +211,7 @@ def _parquet_columns(path: Path) -> list[str]:
     parquet = need("pyarrow.parquet", f"{path}")
     pyarrow = need("pyarrow", f"{path}")
     try:
-        with parquet.ParquetFile(path) as file:
+        with path.open("rb") as source, parquet.ParquetFile(source) as file:
             return list(file.schema_arrow.names)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise ConfigError(f"{path} is no Parquet file that can be read: {error}") from error

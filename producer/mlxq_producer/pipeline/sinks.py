@@ -212,12 +212,12 @@ class ParquetFile:
                 f"{self._path} exists and no ledger knows it: give another name, or "
                 "--existing overwrite"
             )
-        made = ledger.get(f"made:{self._path}") == "1" and self._is_whole()
-        if existing != "overwrite" and made:
+        made = ledger.get(f"made:{self._path}") == "1"
+        if existing != "overwrite" and made and not self._is_torn():
             edits.check_whole(self._path, ledger)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # What a killed run wrote to its ledger is not in the table yet.
-        self._changed = not made
+        self._changed = not made or not self._is_whole()
         ledger.set(f"made:{self._path}", "0")
 
     def write(self, item: Item, row: Row) -> None:
@@ -260,12 +260,22 @@ class ParquetFile:
 
     def _is_whole(self) -> bool:
         """True if the table is there up to the mark at its end."""
+        return self._marks()[1] == _PARQUET_MARK
+
+    def _is_torn(self) -> bool:
+        """True if a table begins there, or zeros, and has no end: a crash may leave that."""
+        begin, end = self._marks()
+        return end != _PARQUET_MARK and begin in (_PARQUET_MARK, bytes(len(begin)))
+
+    def _marks(self) -> tuple[bytes, bytes]:
+        """The first and the last bytes; none of a file that is not there."""
         try:
             with self._path.open("rb") as file:
-                file.seek(-len(_PARQUET_MARK), os.SEEK_END)
-                return file.read() == _PARQUET_MARK
+                begin = file.read(len(_PARQUET_MARK))
+                file.seek(-len(begin), os.SEEK_END)
+                return begin, file.read()
         except OSError:
-            return False
+            return b"", b""
 
 
 def flat(row: Row) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_a_prompt_that_is_no_text_fails_alone(caption_command, worker, tmp_path)
     ]
     manifest.write_text("\n".join(lines))
     out = tmp_path / "r.jsonl"
-    words = ("--template", "tags: {tags}", "--column", "id=n", "-o", out)
+    words = ("--text-only", "--template", "tags: {tags}", "--column", "id=n", "-o", out)
     assert caption_command(manifest, *words).exit_code == 3
     found = rows(out)
     assert {name: row.get("code") for name, row in found.items()} == {
@@ -100,7 +100,10 @@ def test_names_that_are_no_text(caption_command, worker, tmp_path):
     folder = tmp_path / os.fsdecode(b"f\xff")
     folder.mkdir()
     (folder / os.fsdecode(b"p\xfe.png")).write_bytes(b"one")
-    (folder / "rows.jsonl").write_text('{"text": "a"}\n{"id": "\\ud83d", "text": "b"}\n')
+    (tmp_path / "a.png").write_bytes(b"three")
+    picture = f'"image": "{tmp_path}/a.png"'
+    lines = f'{{{picture}, "text": "a"}}\n{{{picture}, "id": "\\ud83d", "text": "b"}}\n'
+    (folder / "rows.jsonl").write_text(lines)
     with tarfile.open(folder / "a.tar", "w", format=tarfile.GNU_FORMAT) as archive:
         info = tarfile.TarInfo(os.fsdecode(b"k\xfd.png"))
         info.size = 3
@@ -109,6 +112,7 @@ def test_names_that_are_no_text(caption_command, worker, tmp_path):
     sources = (folder, folder / "a.tar", folder / "rows.jsonl")
     where = ("-o", out / "r.jsonl", "-o", out / "x%03d.tar", "--sidecar", "txt")
     words = (*sources, "-p", "what?", "--column", "id=id", *where, "--out-dir", out / "side")
+    words += ("--root", tmp_path)
     for _ in range(2):
         done = caption_command(*words, "--shard", "1/1")
         assert done.exit_code == 0, done.stderr
@@ -138,9 +142,8 @@ def test_values_of_tables_that_json_has_no_word_for(caption_command, worker, tmp
     )
     pq.write_table(table, tmp_path / "rows.parquet")
     out = tmp_path / "r.jsonl"
-    done = caption_command(
-        tmp_path / "rows.parquet", "--template", "{text}{score}", "--column", "id=id", "-o", out
-    )
+    how = ("--text-only", "--template", "{text}{score}", "--column", "id=id")
+    done = caption_command(tmp_path / "rows.parquet", *how, "-o", out)
     assert done.exit_code == 0, done.stderr
     assert rows(out)["a"]["fields"] == {
         "id": "a",
@@ -212,7 +215,8 @@ def test_a_file_that_lost_its_end_is_made_again(caption_command, worker, picture
 
 def test_rows_that_are_nested_without_end_fail_alone(caption_command, worker, tmp_path):
     deep = "[" * 100_000
-    (tmp_path / "rows.jsonl").write_text(f'{{"a": {deep}\n{{"text": "good"}}\n')
+    good = '{"image": "https://example.com/a.png", "text": "good"}'
+    (tmp_path / "rows.jsonl").write_text(f'{{"a": {deep}\n{good}\n')
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name, data in (("k.png", b"one"), ("k.json", deep.encode())):
             info = tarfile.TarInfo(name)

@@ -96,36 +96,37 @@ def test_a_prompt_that_is_no_text_fails_alone(caption_command, worker, tmp_path)
 
 
 def test_names_that_are_no_text(caption_command, worker, tmp_path):
-    """Ids, folders, members of archives, the manifest itself: each is one item, and is told."""
+    """Folders, members of archives: each is one item, and is told."""
     folder = tmp_path / os.fsdecode(b"f\xff")
     folder.mkdir()
     (folder / os.fsdecode(b"p\xfe.png")).write_bytes(b"one")
-    (tmp_path / "a.png").write_bytes(b"three")
-    picture = f'"image": "{tmp_path}/a.png"'
-    lines = f'{{{picture}, "text": "a"}}\n{{{picture}, "id": "\\ud83d", "text": "b"}}\n'
-    (folder / "rows.jsonl").write_text(lines)
     with tarfile.open(folder / "a.tar", "w", format=tarfile.GNU_FORMAT) as archive:
         info = tarfile.TarInfo(os.fsdecode(b"k\xfd.png"))
         info.size = 3
         archive.addfile(info, io.BytesIO(b"two"))
     out = tmp_path / "out"
-    sources = (folder, folder / "a.tar", folder / "rows.jsonl")
     where = ("-o", out / "r.jsonl", "-o", out / "x%03d.tar", "--sidecar", "txt")
-    words = (*sources, "-p", "what?", "--column", "id=id", *where, "--out-dir", out / "side")
-    words += ("--root", tmp_path)
+    words = (folder, folder / "a.tar", "-p", "what?", *where, "--out-dir", out / "side")
     for _ in range(2):
         done = caption_command(*words, "--shard", "1/1")
         assert done.exit_code == 0, done.stderr
         home = str(tmp_path / r"f\xff")
-        assert set(rows(out / "r.jsonl")) == {
-            rf"{home}/p\xfe.png",
-            rf"{home}/a.tar!k\xfd",
-            f"{home}/rows.jsonl:1",
-            r"\ud83d",
-        }
+        assert set(rows(out / "r.jsonl")) == {rf"{home}/p\xfe.png", rf"{home}/a.tar!k\xfd"}
     with tarfile.open(out / "x000.tar") as archive:
         names = archive.getnames()
     assert {r"p\xfe.png", r"k\xfd.png"} <= set(names)
+
+
+def test_manifests_and_ids_that_are_no_text(caption_command, worker, tmp_path):
+    folder = tmp_path / os.fsdecode(b"f\xff")
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text('{"text": "a"}\n{"id": "\\ud83d", "text": "b"}\n')
+    words = (folder / "rows.jsonl", "--text-only", "-p", "what?", "--column", "id=id")
+    for _ in range(2):
+        done = caption_command(*words, "-o", tmp_path / "r.jsonl")
+        assert done.exit_code == 0, done.stderr
+        home = str(tmp_path / r"f\xff")
+        assert set(rows(tmp_path / "r.jsonl")) == {f"{home}/rows.jsonl:1", r"\ud83d"}
 
 
 def test_values_of_tables_that_json_has_no_word_for(caption_command, worker, tmp_path):

@@ -17,8 +17,9 @@ from mlxq_schemas.wire import decode_job
 class AnsweringWorker:
     """Answers a job with its prompt and the beginning of its picture's hash.
 
-    A picture whose bytes begin with ``broken`` fails. ``answers`` gives other texts, one after
-    another, to every job; ``pause`` is in seconds before each answer.
+    A picture whose bytes begin with ``broken`` fails, and so does one whose bytes are gone.
+    ``answers`` gives other texts, one after another, to every job; ``pause`` is in seconds before
+    each answer.
     """
 
     def __init__(self, url: str, queue: str, answers: list[str] | None = None) -> None:
@@ -73,6 +74,8 @@ class AnsweringWorker:
         if broken is not None:
             return "", broken.code
         data = self.client.get(self.lua.keys.blob(url.removeprefix("blob:")))
+        if data is None and url.startswith("blob:"):
+            return "", "media_not_found"
         if isinstance(data, bytes) and data.startswith(b"broken"):
             return "", "media_invalid"
         if self.answers:

@@ -157,7 +157,8 @@ class Producer(BaseProducer):
         """Send dead jobs again, chosen as by :meth:`dead`; returns the ids of those sent.
 
         Their text begins anew and their attempts are counted anew; who follows them from the
-        start sees both lives. A job whose record is gone (TTL) cannot be sent again.
+        start sees both lives. A job whose record is gone (TTL) cannot be sent again; where media
+        are gone, :class:`RetryErrors` says so in the end.
         """
         return self._run(self._retry_dead(ids, code, older_than))
 

@@ -6,14 +6,19 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from mlxq_producer.blobs import Blobs, blobs_of
+from mlxq_producer.errors import RetryErrors
 from mlxq_producer.steps import Command, Steps, checked, run_script, server_time
 from mlxq_schemas import Keys, Retrying
-from mlxq_schemas.errors import InvalidJob
+from mlxq_schemas.errors import InvalidJob, MediaNotFound, MlxqError
 from mlxq_schemas.keys import check_name
 from mlxq_schemas.wire import encode_event
 
 PAGE: Final = 500
 """Rows of the stream in one round trip."""
+LATEST: Final = 10_000
+"""Letters among which a job that has just died is sought."""
+DAY: Final = 86_400
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,60 @@ def dead_letters(keys: Keys, choice: Choice) -> Steps[list[DeadLetter]]:
 
 
 def retry_dead(keys: Keys, choice: Choice) -> Steps[list[str]]:
-    """Send the chosen jobs again; the ids of those whose record was still there."""
+    """Send the chosen jobs again; the ids of those whose record was still there.
+
+    Raises :class:`RetryErrors` in the end if there are some whose media are gone: they stay dead.
+    """
     letters = yield from dead_letters(keys, choice)
     named = [letter for letter in letters if _is_job(letter)]
-    replies = yield from _in_pages([_revive(keys, letter) for letter in named])
-    return [letter.id for letter, reply in zip(named, replies, strict=True) if reply == b"ok"]
+    incomplete = yield from _incomplete(keys, [letter.id for letter in named])
+    sent = yield from revive(keys, [letter for letter in named if letter.id not in incomplete])
+    if incomplete:
+        raise RetryErrors(sent, incomplete)
+    return sent
+
+
+def revive(keys: Keys, letters: Sequence[DeadLetter]) -> Steps[list[str]]:
+    """Send the jobs of these letters again; the ids of those whose record was still there."""
+    replies = yield from _in_pages([_revive(keys, letter) for letter in letters])
+    return [letter.id for letter, reply in zip(letters, replies, strict=True) if reply == b"ok"]
+
+
+def latest_letters(keys: Keys, ids: Collection[str]) -> Steps[list[DeadLetter]]:
+    """The last letter of each of these jobs, sought among the latest ``LATEST`` of the queue."""
+    found: dict[str, DeadLetter] = {}
+    if not ids:
+        return []
+    before = "+"
+    for _ in range(LATEST // PAGE):
+        [rows] = yield from checked(("XREVRANGE", keys.dead, before, "-", "COUNT", PAGE))
+        for letter in map(_letter, rows):
+            if letter.id in ids:
+                found.setdefault(letter.id, letter)
+        if len(rows) < PAGE or len(found) == len(ids):
+            break
+        before = f"({_text(rows[-1][0])}"
+    return list(found.values())
+
+
+def _incomplete(keys: Keys, ids: Sequence[str]) -> Steps[dict[str, MlxqError]]:
+    """Why jobs cannot be sent again: their media are gone. What is there is kept for them."""
+    needed = yield from blobs_of(keys, ids)
+    names = list(dict.fromkeys(sha for shas in needed.values() for sha in shas))
+    missing: set[str] = set()
+    for start in range(0, len(names), PAGE):
+        page = dict.fromkeys(names[start : start + PAGE], 0.0)
+        missing |= yield from Blobs(keys, DAY).keep(page)
+    lost = {job_id: [sha for sha in shas if sha in missing] for job_id, shas in needed.items()}
+    return {job_id: _media_gone(job_id, shas) for job_id, shas in lost.items() if shas}
+
+
+def _media_gone(job_id: str, shas: Sequence[str]) -> MediaNotFound:
+    shown = ", ".join(f"blob:{sha[:12]}…" for sha in shas[:3]) + (", …" if len(shas) > 3 else "")
+    return MediaNotFound(
+        f"job {job_id}: its {shown} is no longer on the server (it expired or was deleted): "
+        "submit the job again under a new id, with its media"
+    )
 
 
 def drop_dead(keys: Keys, choice: Choice) -> Steps[list[DeadLetter]]:

@@ -26,6 +26,24 @@ class SubmitErrors(MlxqError):
         self.errors = dict(errors)
 
 
+class RetryErrors(MlxqError):
+    """Some dead jobs could not be sent again; ``sent`` holds the ids of the others.
+
+    ``errors`` says why, by job id.
+    """
+
+    code = "retry_errors"
+
+    def __init__(self, sent: Sequence[str], errors: Mapping[str, MlxqError]) -> None:
+        first = next(iter(errors.values()))
+        super().__init__(
+            f"{len(errors)} of {len(sent) + len(errors)} dead jobs cannot be sent again: "
+            f"{first.message}"
+        )
+        self.sent = list(sent)
+        self.errors = dict(errors)
+
+
 class NothingFound(ConfigError):
     """The sources have nothing to caption; what was passed over is in the message."""
 

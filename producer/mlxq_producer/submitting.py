@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from mlxq_producer.blobs import Blobs
 from mlxq_producer.errors import SubmitErrors
 from mlxq_producer.steps import Command, Steps, Work, call, refusal, run_script
 from mlxq_producer.submission import JobLike, Submission, prepare
@@ -24,13 +25,18 @@ class Submitter:
     """Operations that send jobs to one queue.
 
     ``max_depth`` is the number of jobs at which the queue refuses more (0: no limit);
-    ``blob_ttl`` is how many seconds inlined media are kept after their last use.
+    ``blob_ttl`` is how many seconds inlined media are kept at least after their last use.
     """
 
     keys: Keys
     inline_media: bool = True
     max_depth: int = 0
     blob_ttl: int = 86400
+
+    @property
+    def blobs(self) -> Blobs:
+        """Where the bytes of media go."""
+        return Blobs(self.keys, self.blob_ttl)
 
     def one(self, job: JobLike) -> Steps[str]:
         """Send a job; returns its id, or raises why it was refused."""
@@ -86,7 +92,7 @@ class Submitter:
         ]
         good = {i: item for i, item in enumerate(prepared) if isinstance(item, Submission)}
         try:
-            lost = yield from self._store_blobs(good.values())
+            lost = yield from self.blobs.store(good.values())
             for i, item in list(good.items()):
                 if refused := next((lost[sha] for sha in item.blobs if sha in lost), None):
                     outcomes[i] = refused
@@ -99,39 +105,6 @@ class Submitter:
             for i in good:
                 outcomes[i] = error
         return outcomes
-
-    def _store_blobs(self, items: Iterable[Submission]) -> Steps[dict[str, MlxqError]]:
-        """Store what the server does not hold yet; returns what it refused, by sha256.
-
-        Bytes go out only where the TTL of a blob could not be renewed, and before their jobs:
-        no worker meets a job whose media are still under way.
-        """
-        blobs = {sha: data for item in items for sha, data in item.blobs.items()}
-        if not blobs:
-            return {}
-        missing = yield from self._renew_blobs(list(blobs))
-        if not missing:
-            return {}
-        stores: list[Command] = [
-            ("SET", self.keys.blob(sha), blobs[sha], "NX", "EX", self.blob_ttl) for sha in missing
-        ]
-        stored = yield from call(*stores)
-        answers = zip(missing, stored, strict=True)
-        return {sha: refusal(reply) for sha, reply in answers if isinstance(reply, Exception)}
-
-    def _renew_blobs(self, blobs: Sequence[str]) -> Steps[list[str]]:
-        """Prolong what is there, never cutting another producer's time; returns what is not."""
-        times = yield from call(*(("TTL", self.keys.blob(sha)) for sha in blobs))
-        short = {
-            sha: 0
-            for sha, seconds in zip(blobs, times, strict=True)
-            if not isinstance(seconds, int) or -1 != seconds < self.blob_ttl
-        }
-        if short:
-            renewals = [("EXPIRE", self.keys.blob(sha), self.blob_ttl) for sha in short]
-            replies = yield from call(*renewals)
-            short = dict(zip(short, replies, strict=True))
-        return [sha for sha, reply in short.items() if reply != 1]
 
     def _command(self, item: Submission) -> Command:
         keys, job = self.keys, item.job

@@ -115,6 +115,11 @@ class Keys:
         return f"{self.prefix}:sweeper"
 
     @property
+    def keeper(self) -> str:
+        """String with TTL: the worker that prolongs the media of waiting jobs just now."""
+        return f"{self.prefix}:keeper"
+
+    @property
     def control(self) -> str:
         """Pub/sub channel: ``cancel <id> <life>``, ``reclaim``."""
         return f"{self.prefix}:control"

@@ -36,6 +36,8 @@ ScriptName = Literal[
     "revive",
     "forget",
     "unlock",
+    "blobs_of",
+    "keep_blobs",
 ]
 
 

@@ -24,6 +24,7 @@ def test_names() -> None:
     assert keys.results == f"{Q}:results"
     assert keys.dead == f"{Q}:dead"
     assert keys.delayed == f"{Q}:delayed"
+    assert keys.keeper == f"{Q}:keeper"
     assert keys.control == f"{Q}:control"
     assert keys.workers == f"{Q}:workers"
     assert keys.worker("w") == f"{Q}:workers:w"

@@ -73,7 +73,7 @@ def test_every_key_is_named() -> None:
     keys = Keys("NAME")
     shown = [*keys.all_jobs(), keys.job("<id>"), keys.blob("<sha256>"), keys.events("<id>")]
     shown += [keys.tokens("<id>"), keys.result("<id>"), keys.results, keys.dead, keys.delayed]
-    shown += [keys.sweeper, keys.control, keys.workers, keys.worker("<name>")]
+    shown += [keys.sweeper, keys.keeper, keys.control, keys.workers, keys.worker("<name>")]
     assert [key for key in shown if f"`{key.replace('mlxq:{NAME}', 'Q')}`" not in PAGE] == []
 
 

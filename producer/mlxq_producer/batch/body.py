@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -73,6 +74,16 @@ def job_id(batch: str, custom_id: str) -> str:
     """The job of a line: the same whenever the line is sent again."""
     digest = hashlib.sha256(custom_id.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{batch}.{digest[:32]}"
+
+
+def brings_files(fields: Mapping[str, Any]) -> bool:
+    """True if the bytes of local files travel with a job of these fields."""
+    messages = fields.get("messages") or ()
+    contents = (m["content"] for m in messages if isinstance(m.get("content"), list))
+    parts = (part for content in contents for part in content if isinstance(part, dict))
+    images = (cast("dict[str, Any]", part).get("image_url") for part in parts)
+    urls = (image["url"] for image in images if isinstance(image, dict))
+    return any(not _REMOTE.match(url) for url in urls)
 
 
 def job_fields(request: Request, plan: Plan) -> dict[str, Any]:

@@ -9,15 +9,15 @@ sent again, and the queue takes each job once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import redis
 
-from mlxq_producer.batch.body import Plan
-from mlxq_producer.batch.lines import CHUNK, BadLine, Line, read_lines, take
+from mlxq_producer.batch.body import Plan, brings_files, job_fields
+from mlxq_producer.batch.lines import CHUNK, BadLine, Line, Request, read_lines, take
 from mlxq_producer.batch.outputs import Outputs
 from mlxq_producer.batch.queue_side import (
     ended_since,
@@ -38,7 +38,9 @@ from mlxq_producer.batch.rows import (
 )
 from mlxq_producer.batch.sending import job_of, patiently, send
 from mlxq_producer.client import Producer
+from mlxq_producer.resending import lacks_media, resend
 from mlxq_producer.steps import Steps, server_time
+from mlxq_producer.submitting import Submitter
 from mlxq_producer.sync_runner import Runner
 from mlxq_schemas import Priority, Result
 from mlxq_schemas.errors import ConfigError, UnknownJob
@@ -107,6 +109,8 @@ class _Loop:
     outputs: Outputs
     report: Report
     pending: dict[str, Sent] = field(default_factory=dict[str, Sent])
+    with_files: dict[str, Request] = field(default_factory=dict[str, Request])
+    """Lines in flight that can be sent again, once, if their files go from the server."""
     cursor: str = ""
     next_beat: float = 0.0
     next_sweep: float = 0.0
@@ -179,11 +183,15 @@ class _Loop:
         room = self.job.window - len(self.pending)
         if self.exhausted or (self.pending and room < max(min(CHUNK, self.job.window // 4), 1)):
             return
-        for one in send(self.producer, self.plan, self._take(min(room, CHUNK))):
+        lines = self._take(min(room, CHUNK))
+        for line, one in zip(lines, send(self.producer, self.plan, lines), strict=True):
             if isinstance(one, BadLine):
                 self.outputs.refuse(one)
-            else:
-                self.pending[one.job(self.batch.id)] = one
+                continue
+            job_id = one.job(self.batch.id)
+            self.pending[job_id] = one
+            if isinstance(line, Request) and brings_files(line.body):
+                self.with_files[job_id] = line
         self.outputs.flush()
 
     def _take(self, count: int) -> list[Line]:
@@ -223,12 +231,26 @@ class _Loop:
     def _collect(self, ids: list[str]) -> int:
         """Write the rows of those among these jobs that have ended; returns how many."""
         found = self.ask(lambda: results(self.producer.keys, ids))
+        for job_id in self._send_again(found):
+            del found[job_id]
         for job_id, result in found.items():
+            self.with_files.pop(job_id, None)
             self._write(self.pending.pop(job_id), result)
         self.outputs.flush()
         finished = [i for i, result in found.items() if result is not None and result.ok]
         self.ask(lambda: let_go(self.producer.keys, finished))
         return len(found)
+
+    def _send_again(self, found: Mapping[str, Result | None]) -> list[str]:
+        """Send jobs once more whose files had gone from the server; what ends them is to come."""
+        gone = [i for i, result in found.items() if i in self.with_files and lacks_media(result)]
+        if not gone or self.end:
+            return []
+        jobs = {i: job_fields(self.with_files[i], self.plan) for i in gone}
+        self.ask(lambda: resend(Submitter(self.producer.keys), jobs))
+        for job_id in gone:
+            del self.with_files[job_id]
+        return gone
 
     def _write(self, sent: Sent, result: Result | None) -> None:
         if result is None or not result.ok:

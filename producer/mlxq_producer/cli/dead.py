@@ -13,6 +13,7 @@ from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.times import duration
 from mlxq_producer.client import Producer
 from mlxq_producer.dead import DeadLetter
+from mlxq_producer.errors import RetryErrors
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError, UnknownJob
 
@@ -82,7 +83,11 @@ def retry(
     """Send dead jobs again, with fresh attempts; prints the ids of those sent."""
     chosen = _chosen(ids, code, older_than, everything)
     with Producer(redis_url, queue) as producer:
-        sent = producer.retry_dead(**chosen)
+        try:
+            sent = producer.retry_dead(**chosen)
+        except RetryErrors as error:
+            _print_ids(error.sent, as_json=as_json)
+            raise
     _print_ids(sent, as_json=as_json)
     _miss(ids, sent, queue)
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from mlxq_producer.cli.options import JSON_WANTED
-from mlxq_producer.errors import SubmitErrors
+from mlxq_producer.errors import RetryErrors, SubmitErrors
 from mlxq_schemas.errors import (
     ConfigError,
     Conflict,
@@ -65,6 +65,9 @@ def report(error: MlxqError, *, as_json: bool) -> None:
     elif isinstance(error, SubmitErrors):
         for position, one in error.errors.items():
             print(f"error[{one.code}]: job number {position + 1}: {one.message}", file=sys.stderr)
+    elif isinstance(error, RetryErrors):
+        for one in error.errors.values():
+            print(f"error[{one.code}]: {one.message}", file=sys.stderr)
     else:
         print(f"error[{error.code}]: {error.message}", file=sys.stderr)
 
@@ -73,6 +76,8 @@ def _as_dict(error: MlxqError) -> dict[str, Any]:
     fields: dict[str, Any] = {"code": error.code, "message": error.message}
     if isinstance(error, SubmitErrors):
         fields["jobs"] = [{"number": i + 1, **_as_dict(e)} for i, e in error.errors.items()]
+    if isinstance(error, RetryErrors):
+        fields["jobs"] = [{"id": job_id, **_as_dict(e)} for job_id, e in error.errors.items()]
     return fields
 
 
@@ -83,6 +88,8 @@ def complain(code: str, message: str) -> None:
 
 def exit_code(error: MlxqError) -> int:
     """The exit code for an error; for several, that of the first."""
+    if isinstance(error, RetryErrors):
+        return exit_code(next(iter(error.errors.values())))
     if isinstance(error, SubmitErrors):
         return exit_code(error.errors[min(error.errors)])
     for kinds, code in _EXIT_CODES:

@@ -6,7 +6,6 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Self
 
 from mlxq_producer.client import Producer
@@ -17,7 +16,6 @@ from mlxq_producer.pipeline.output import Sink
 from mlxq_producer.pipeline.plan import Plan, open_ledger
 from mlxq_producer.pipeline.summary import Summary
 from mlxq_schemas import Result
-from mlxq_schemas.errors import MediaNotFound
 
 HELD_ROWS: Final = 256
 """Rows written that the reader has not taken yet; then it is the reader's turn."""
@@ -35,7 +33,6 @@ class Pending:
     key: str
     stamp: str
     attempt: int = 0
-    resent: bool = False
     row: Row | None = None
 
 
@@ -185,7 +182,7 @@ class Run:
         again: what a killed run had sent is not done twice.
         """
         tries = self._ledger.tries(pending.key)
-        mark = [pending.key, pending.item.name, tries, pending.attempt, pending.resent]
+        mark = [pending.key, pending.item.name, tries, pending.attempt]
         mark.append(self._plan.folders is None)
         digest = hashlib.sha256(repr(mark).encode()).hexdigest()[:32]
         job_id = f"caption-{self._ledger.run}-{digest}"
@@ -205,11 +202,6 @@ class Run:
                 self._again.append(self._job(first))
                 return
             outcome = replace(outcome, text="", code=PostFailed.code, message=problem)
-        if outcome.code == MediaNotFound.code and not first.resent and _is_there(first.item):
-            # Its bytes had gone from the server before a worker came to it.
-            first.resent = True
-            self._again.append(self._job(first))
-            return
         self._ledger.settle(key, outcome)
         for pending in self._flying.pop(key):
             self._settled(pending, outcome)
@@ -255,7 +247,3 @@ class Run:
     def _take_written(self) -> Iterator[Row]:
         while self._written:
             yield self._written.popleft()
-
-
-def _is_there(item: Item) -> bool:
-    return isinstance(item.media, bytes) or (isinstance(item.media, Path) and item.media.is_file())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
 
+from mlxq_producer.resending import lacks_media, resend
 from mlxq_producer.steps import Sleep, Steps, Work, checked
 from mlxq_producer.submission import JobLike
 from mlxq_producer.submitting import Submitter
@@ -37,6 +38,7 @@ BATCH: Final = 64
 class _Slot:
     job: JobLike
     result: Result | None = None
+    resent: bool = False
 
 
 class Window:
@@ -44,7 +46,8 @@ class Window:
 
     ``jobs`` is asked for more after each result, also when it had none before: a feed may go on.
     Results come as they are ready, or with ``ordered`` in the order of the jobs. A job that is
-    refused gets a failed result. ``check`` is called at each turn; what it raises ends the run.
+    refused gets a failed result. One whose media had gone from the server is sent again, once.
+    ``check`` is called at each turn; what it raises ends the run.
     """
 
     def __init__(
@@ -140,11 +143,23 @@ class Window:
             return False
         [replies] = yield from checked(("MGET", *map(self._keys.result, waiting)))
         found = {i: data for i, data in zip(waiting, replies, strict=True) if data is not None}
-        for job_id, data in found.items():
-            self._open[job_id].result = decode_result(data)
+        results = {job_id: decode_result(data) for job_id, data in found.items()}
+        gone = yield from self._send_again([i for i, r in results.items() if lacks_media(r)])
+        for job_id, result in results.items():
+            if job_id not in gone:
+                self._open[job_id].result = result
         if not found and time.monotonic() > self._vanished_at:
             yield from self._look_for_vanished(waiting)
         return bool(found)
+
+    def _send_again(self, ids: Iterable[str]) -> Steps[set[str]]:
+        """Send jobs once more with their media; the ids whose results are to be asked for anew."""
+        slots = {i: self._open[i] for i in ids if not self._open[i].resent}
+        if slots:
+            yield from resend(self._submitter, {i: slot.job for i, slot in slots.items()})
+        for slot in slots.values():
+            slot.resent = True
+        return set(slots)
 
     def _look_for_vanished(self, waiting: list[str]) -> Steps[None]:
         """Send again the jobs that the server does not know any more."""

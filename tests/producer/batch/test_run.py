@@ -102,6 +102,41 @@ def test_written_jobs_are_not_kept_for_long(answering, write_lines, batch_run, r
     assert redis_client.ttl(keys.batch(batch.id)) > 0
 
 
+def test_lines_whose_pictures_had_gone_are_sent_again_once(
+    worker, write_lines, batch_run, redis_client, queue, tmp_path
+):
+    lines = []
+    for name in ("again", "lost"):
+        (tmp_path / f"{name}.png").write_bytes(name.encode())
+        picture = {"type": "image_url", "image_url": {"url": f"{name}.png"}}
+        content = [picture, {"type": "text", "text": name}]
+        lines.append(request(name, messages=[{"role": "user", "content": content}]))
+    write_lines([*lines, request("plain", "fail")])
+    run = threading.Thread(target=batch_run().run)
+    run.start()
+    seen: dict[str, int] = {}
+    while len(seen) < 3 or sum(seen.values()) < 5:
+        eventually(lambda: redis_client.xlen(Keys(queue).jobs()), "a job")
+        job = worker.claim()
+        text = job.chat()[-1].parts()[-1].text
+        seen[text] = seen.get(text, 0) + 1
+        blobs = [Keys(queue).blob(ref.url.removeprefix("blob:")) for _, ref in job.media()]
+        if text == "fail":
+            worker.fail(job.id, "media_not_found", "no file of the producer's")
+        elif seen[text] == 1 or text == "lost":
+            redis_client.delete(*blobs)
+            worker.fail(job.id, "media_not_found", "its blob is gone")
+        else:
+            assert redis_client.exists(*blobs) == 1
+            worker.finish(job.id, "seen")
+    run.join(30)
+    assert not run.is_alive()
+    assert seen == {"again": 2, "lost": 2, "fail": 1}
+    assert [row["custom_id"] for row in rows(tmp_path / "out.jsonl")] == ["again"]
+    errors = {row["custom_id"]: row["error"]["code"] for row in rows(tmp_path / "err.jsonl")}
+    assert errors == {"lost": "media_not_found", "plain": "media_not_found"}
+
+
 def test_running_again_after_the_end_does_nothing(answering, write_lines, batch_run, tmp_path):
     write_lines([request("a"), request("b", "fail")])
     first = batch_run().run()

@@ -17,6 +17,7 @@ from mlxq_worker.process.limits import Limits
 from mlxq_worker.process.quarantine import Quarantine
 from mlxq_worker.process.report import Reporter, Retries
 from mlxq_worker.process.taking import Taker
+from mlxq_worker.queue.blob_keeper import BlobKeeper
 from mlxq_worker.queue.claim import Claim, Claimer, Retention
 from mlxq_worker.queue.connection import connect
 from mlxq_worker.queue.control import Control
@@ -100,6 +101,7 @@ class QueueSide:
             Duty("health", self._health.step),
             Duty("delayed", Promoter(Link(self.client), self.keys).step),
             Duty("limits", Limits(self.flights, abort).step),
+            Duty("blobs", BlobKeeper(Link(self.client), self.keys, config.name).step),
         ]
         self._takers = (self._intake, self._reclaim, self._quarantine)
         self.flights.on_room = self._room_again

@@ -38,6 +38,7 @@ ScriptName = Literal[
     "unlock",
     "blobs_of",
     "keep_blobs",
+    "dismiss",
 ]
 
 

@@ -117,3 +117,15 @@ def test_large_specs_are_searched_once_and_not_all_at_a_time(worker: LuaWorker) 
     assert blobs_of(worker, *ids) == [ONE.encode()] * 2
     assert blobs_of(worker, *ids) == [ONE.encode()] * 4
     assert worker.client.hget(worker.keys.job("j0"), "blobs") == ONE.encode()
+
+
+def test_a_name_goes_only_with_nothing_pending(worker: LuaWorker) -> None:
+    stream = worker.keys.jobs()
+    worker.submit(Job(id="a", prompt="p"))
+    [(entry, _)] = worker.read()
+    LuaWorker(worker.client, worker.queue, "idle").read()
+    assert worker.run("dismiss", [stream], "workers", "w1", "idle", "never seen") == 2
+    assert [row["name"] for row in worker.client.xinfo_consumers(stream, "workers")] == [b"w1"]
+    worker.finish("a", worker.claim("a", entry)[1], entry)
+    assert worker.run("dismiss", [stream], "workers", "w1") == 1
+    assert worker.client.xinfo_consumers(stream, "workers") == []

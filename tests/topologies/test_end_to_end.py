@@ -122,6 +122,33 @@ def test_a_killed_workers_jobs_are_resumed(
         assert client.hget(KEYS.job("j0"), "deaths") == b"1"
 
 
+@pytest.mark.parametrize("site", ALL, ids="-".join, indirect=True)
+def test_the_rights_of_the_manual_are_enough_for_upkeep(
+    site: Site, producer: Producer, start_worker: StartWorker
+) -> None:
+    with site.admin() as client:
+        for job_id, fields in {"later": {"not_before": time.time() + 3600}, "dead": {}}.items():
+            asked = {"prompt": "x", "images": [job_id.encode()], "model": "none-such"}
+            producer.submit(id=job_id, **asked, **fields)
+        worker = start_worker("--name", "w")
+        assert producer.result("dead", wait=PATIENCE).code == "unknown_model"
+        blobs = list(client.scan_iter(f"{KEYS.prefix}:blob:*"))
+        assert len(blobs) == 2
+        for blob in blobs:
+            client.expire(blob, 10)
+        client.delete(KEYS.keeper)
+        worker.terminate()
+        assert worker.wait() == 0
+        names = (row for s in KEYS.all_jobs() for row in client.xinfo_consumers(s, "workers"))
+        assert list(names) == []
+        second = start_worker()
+        eventually(lambda: all(client.ttl(blob) > 80_000 for blob in blobs), "both are kept")
+        assert producer.retry_dead("dead") == ["dead"]
+        for one in (worker, second):
+            assert "trouble" not in one.log
+            assert "names of ended workers" not in one.log
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("site", QUICK if SHORT else [*QUICK, *SLOW], ids="-".join, indirect=True)
 def test_the_bundled_model_answers_about_a_picture(

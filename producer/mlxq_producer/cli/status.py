@@ -13,7 +13,7 @@ from mlxq_producer.client import Producer
 from mlxq_producer.queue_status import QueueStatus, WorkerStatus
 from mlxq_schemas import DEFAULT_QUEUE
 
-WORKER_COLUMNS = ("model", "rows", "max_rows", "waiting", "done", "failed", "tokens_per_s")
+WORKER_COLUMNS = ("model", "state", "rows", "max_rows", "waiting", "done", "failed", "tokens_per_s")
 
 
 def status(redis_url: RedisUrl = None, queue: Queue = DEFAULT_QUEUE, as_json: Json = False) -> None:

@@ -32,7 +32,7 @@ def test_jobs_past_a_limit_are_stopped_once() -> None:
         flight(flights, "long", deadline=now + 3600, timeout=59),
         flight(flights, "fine", deadline=now + 3600, timeout=3600),
     ]
-    limits = Limits(flights, aborted.append)
+    limits = Limits(flights, aborted.append, lambda _: None)
     assert limits.step() == PERIOD
     assert [f.stop for f in made] == [None, Stop.EXPIRED, Stop.TIMEOUT, None]
     limits.step()
@@ -43,12 +43,12 @@ def test_time_before_the_start_is_no_run_time() -> None:
     flights, aborted = Flights(), list[str]()
     waiting = flight(flights, "a", timeout=1)
     waiting.started = False
-    Limits(flights, aborted.append).step()
+    Limits(flights, aborted.append, lambda _: None).step()
     assert aborted == []
 
 
 def test_what_has_ended_is_left_alone() -> None:
     flights, aborted = Flights(), list[str]()
     flights.advance(flight(flights, "a", timeout=1), Stage.ENDING)
-    Limits(flights, aborted.append).step()
+    Limits(flights, aborted.append, lambda _: None).step()
     assert aborted == []

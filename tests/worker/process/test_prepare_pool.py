@@ -56,6 +56,7 @@ class Kitchen:
         self.desk = Desk()
         self.flights = Flights()
         self.aborted: list[str] = []
+        self.given_back: list[Flight] = []
         self.error: Exception | None = None
         self.during: list[Flight] = []
         backend = Backend(EchoGenerator(4), self.prepare, frozenset(), "fake", 4)
@@ -69,6 +70,7 @@ class Kitchen:
             reporter=cast(Reporter, self.desk),
             put=self.desk.outcomes.put,
             abort=self.aborted.append,
+            give_back=self.given_back.extend,
         )
 
     def prepare(self, job: Job, read_blob: BlobReader) -> Request:

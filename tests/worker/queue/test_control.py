@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import redis
 
 from lua_worker import LuaWorker
 from mlxq_schemas import Job, Keys
+from mlxq_worker.queue import control as module
+from mlxq_worker.queue.connection import connect
 from mlxq_worker.queue.control import Control
+from mlxq_worker.queue.link import LINK_ERRORS
+from tcp_proxy import TcpProxy
 
 
 class Office:
@@ -71,3 +77,45 @@ def test_a_cancel_that_was_not_heard_is_found_on_subscribing(
     office.control.step()  # on a new connection
     assert office.cancelled == [found, found]
     office.control.close()
+
+
+def test_a_subscription_that_is_cut_is_made_again_without_a_word(
+    proxy: TcpProxy, keys: Keys, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLED", 0.0)
+    client = connect(proxy.url, "cut")
+    office = Office(client, keys)
+    office.control.step()
+    proxy.cut()
+    for _ in range(3):
+        office.control.step()
+    redis_client.publish(keys.control, "cancel a")
+    office.control.step()
+    assert office.cancelled == ["a"]
+    office.control.close()
+    proxy.close()
+    with pytest.raises(LINK_ERRORS):
+        office.control.step()
+    client.close()
+
+
+def test_a_silent_connection_is_tried_and_one_that_does_not_answer_is_replaced(
+    proxy: TcpProxy, keys: Keys, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("PING", 0.0), ("LISTEN", 0.05), ("SETTLED", 0.0)):
+        monkeypatch.setattr(module, name, seconds)
+    client = connect(proxy.url, "cut")
+    office = Office(client, keys)
+    for _ in range(8):
+        office.control.step()
+    monkeypatch.setattr(module, "SOCKET_TIMEOUT", 0.1)
+    proxy.delay("PING", 3.0)
+    office.held = ["b"]
+    redis_client.hset(keys.job("b"), "cancel", 1)
+    redis_client.expire(keys.job("b"), 60)
+    end = time.monotonic() + 20
+    while not office.cancelled and time.monotonic() < end:
+        office.control.step()
+    assert office.cancelled == ["b"]  # it has subscribed anew, and looked what it missed
+    office.control.close()
+    client.close()

@@ -12,6 +12,7 @@ from mlxq_schemas import Job, TokenLogprob
 from mlxq_schemas.clock import ServerClock
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.entry import Entry
+from mlxq_worker.queue.resume import Prior
 
 
 class Stage(IntEnum):
@@ -41,8 +42,9 @@ class Flight:
     """One job in flight. Between two stages only one thread works on it.
 
     ``text`` and ``ids`` hold all that was generated, by earlier attempts too; ``unsent_text``,
-    ``unsent_ids`` and ``unsent_logprobs`` what no token event has carried yet. ``started``: its
-    ``started`` event is out; ``began`` (monotonic seconds) is when. ``stop``: it is to end, and
+    ``unsent_ids`` and ``unsent_logprobs`` what no token event has carried yet. ``opened``: the job
+    has been read, and ``prior``, what earlier attempts published. ``started``: its ``started``
+    event is out; ``began`` (monotonic seconds) is when. ``stop``: it is to end, and
     the engine or whoever prepares it will see to it. ``cancels``: the lives of its id whose end was
     asked for. ``queued`` and ``preparing`` are seconds.
     """
@@ -51,6 +53,8 @@ class Flight:
     stage: Stage = Stage.READ
     stop: Stop | None = None
     cancels: set[str] = field(default_factory=set[str])
+    opened: bool = False
+    prior: Prior | None = None
     started: bool = False
     began: float = 0.0
     claim: Claim | None = None

@@ -24,9 +24,11 @@ from mlxq_worker.queue.control import Control
 from mlxq_worker.queue.delayed import Promoter
 from mlxq_worker.queue.duty import Duty
 from mlxq_worker.queue.entry import Entry
+from mlxq_worker.queue.eviction import EvictionWatch
 from mlxq_worker.queue.hand_back import hand_back
 from mlxq_worker.queue.health import Fields, Health
 from mlxq_worker.queue.intake import Intake
+from mlxq_worker.queue.janitor import Janitor
 from mlxq_worker.queue.lease import LeaseKeeper
 from mlxq_worker.queue.link import Link
 from mlxq_worker.queue.outbox import Closing
@@ -40,7 +42,8 @@ class QueueSide:
     """Everything that talks to Redis for one worker.
 
     ``abort`` ends a request in the engine; ``prepare`` gets claimed flights; ``fields`` gives
-    the health row; ``on_empty`` is called when there was no job to read.
+    the health row; ``hindrance`` says (as a word, or "") why no jobs can be done now; ``on_empty``
+    is called when there was no job to read.
     """
 
     def __init__(
@@ -50,10 +53,12 @@ class QueueSide:
         abort: Callable[[str], None],
         prepare: Callable[[Flight], None],
         fields: Callable[[], Fields],
+        hindrance: Callable[[], str],
         on_empty: Callable[[], None],
     ) -> None:
         self._config = config
         self._abort = abort
+        self._hindrance = hindrance
         self.keys = Keys(config.queue)
         self.client: redis.Redis = connect(config.redis_url, config.name, config.queue)
         self.clock = ServerClock()
@@ -91,6 +96,8 @@ class QueueSide:
         self._reader = self._make_intake(on_empty)
         self._health = Health(Link(self.client), self.keys, config.name, fields, self.clock)
         self._control = self._make_control()
+        self._janitor = Janitor(Link(self.client), self.keys, config.name, config.lease)
+        self._eviction = EvictionWatch(Link(self.client), self._open_again)
         self._intake = Duty("intake", self._reader.step)
         self._reclaim = Duty("reclaim", self._make_reclaimer().step)
         self._quarantine = Duty("quarantine", quarantine.step)
@@ -100,8 +107,10 @@ class QueueSide:
             Duty("control", self._control.step),
             Duty("health", self._health.step),
             Duty("delayed", Promoter(Link(self.client), self.keys).step),
-            Duty("limits", Limits(self.flights, abort).step),
+            Duty("limits", Limits(self.flights, abort, self.reporter.stopped).step),
             Duty("blobs", BlobKeeper(Link(self.client), self.keys, config.name).step),
+            Duty("janitor", self._janitor.step),
+            Duty("eviction", self._eviction.step),
         ]
         self._takers = (self._intake, self._reclaim, self._quarantine)
         self.flights.on_room = self._room_again
@@ -140,10 +149,16 @@ class QueueSide:
             duty.join(2.0)
         self._control.close()
         self._health.remove()
+        self._janitor.leave()
         self.client.close()
 
+    @property
+    def problem(self) -> str:
+        """Why no jobs are taken, as one word; "" if they are."""
+        return self._eviction.problem or self._hindrance()
+
     def _limit(self) -> int:
-        if self._intake.stopping or self.publisher.full():
+        if self._intake.stopping or self.publisher.full() or self.problem:
             return 0
         if self._config.max_jobs is None:
             return sys.maxsize

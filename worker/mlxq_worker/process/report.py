@@ -88,6 +88,8 @@ class Reporter:
     def started(self, flight: Flight, restart: str = "") -> None:
         """An attempt begins. ``restart`` says why the text that readers have is void, if it is."""
         claim = flight.owned
+        if flight.stage >= Stage.ENDING:
+            return
         if restart:
             event = Retrying(
                 job=claim.job_id,

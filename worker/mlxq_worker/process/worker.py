@@ -56,6 +56,7 @@ class Worker:
             abort=self._engine.abort,
             prepare=self._prepare,
             fields=self._health,
+            hindrance=self._hindrance,
             on_empty=self._empty.set,
         )
 
@@ -103,6 +104,7 @@ class Worker:
             reporter=self._queue.reporter,
             put=self._engine.put,
             abort=self._engine.abort,
+            give_back=self._queue.hand_back,
         )
         self._queue.start()
         log.info(
@@ -179,7 +181,8 @@ class Worker:
         return {
             "model": self._config.model_name or self._config.model or "bundled",
             "identity": backend.identity if backend else "",
-            "state": "stopping" if self._signals.count else "ready",
+            "state": self._state(),
+            "problem": self._queue.problem,
             "rows": min(running, max_rows),
             "max_rows": max_rows,
             "waiting": len(busy) - min(running, max_rows),
@@ -194,6 +197,14 @@ class Worker:
             "pid": os.getpid(),
             "host": socket.gethostname(),
         }
+
+    def _hindrance(self) -> str:
+        return "preparation_hangs" if self._pool is not None and self._pool.stuck else ""
+
+    def _state(self) -> str:
+        if self._signals.count:
+            return "stopping"
+        return "blocked" if self._queue.problem else "ready"
 
 
 def build(config: WorkerConfig) -> Backend:

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SOCKET_TIMEOUT: Final = 5.0
 """Seconds without an answer after which a connection counts as broken."""
+SAFE_POLICY: Final = "noeviction"
 LOADING_PATIENCE: Final = 60.0
 """Seconds that a worker waits at its start for a server that loads its data."""
 MIN_VERSION: Final = (6, 2)
@@ -173,7 +174,7 @@ def _check_policy(policy: str | None, where: str) -> None:
             "eviction policy hidden; make sure that maxmemory-policy is noeviction",
             extra={"server": where},
         )
-    elif policy != "noeviction":
+    elif policy != SAFE_POLICY:
         raise EvictionPolicy(
             f"the Redis server at {where} has maxmemory-policy {policy} and may evict jobs: "
             "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"

@@ -3,10 +3,14 @@
 A client with a pool reconnects in silence. Who must look at the server again after a reconnect
 (own pending entries, events whose reply was lost) needs to see it: ``generation`` rises by one
 with each new connection.
+
+A server, or what stands before it, may close connections that idle. That is found out before
+anything is sent, and is no error: nothing was under way.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -22,6 +26,8 @@ __all__ = ["LINK_ERRORS", "Command", "Link", "run_script"]
 
 LINK_ERRORS: Final = (RedisConnectionError, RedisTimeoutError, OSError)
 """The connection broke; whether the commands were carried out is unknown."""
+IDLE: Final = 0.2
+"""Seconds without use after which a connection is looked at before it is used again."""
 
 
 class Link:
@@ -35,13 +41,18 @@ class Link:
         self._pool = client.connection_pool
         self._sharded = is_sharded(client)
         self._connection: Any = None
+        self._used = 0.0
         self.generation = 0
 
     def open(self) -> int:
         """Connect if need be; the generation of the connection."""
+        now = time.monotonic()
+        if self._connection is not None and now - self._used > IDLE and self._was_closed():
+            self.close()
         if self._connection is None:
             self._connection = self._pool.get_connection()
             self.generation += 1
+        self._used = now
         return self.generation
 
     def call(self, *commands: Command) -> list[Any]:
@@ -78,11 +89,20 @@ class Link:
         sent = map(sharded, commands) if self._sharded else commands
         try:
             self._connection.send_packed_command([packed(sent)])
-            return [self._read() for _ in commands]
+            replies = [self._read() for _ in commands]
         except BaseException:
             # Also for an interrupt: replies that nobody read would answer the next commands.
             self.close()
             raise
+        self._used = time.monotonic()
+        return replies
+
+    def _was_closed(self) -> bool:
+        """True if the other end has closed the connection, or sent what nobody asked for."""
+        try:
+            return self._connection.can_read(timeout=0)
+        except LINK_ERRORS:
+            return True
 
     def _read(self) -> Any:
         try:

@@ -122,8 +122,8 @@ def _incomplete(keys: Keys, ids: Sequence[str]) -> Steps[dict[str, MlxqError]]:
 def _media_gone(job_id: str, shas: Sequence[str]) -> MediaNotFound:
     shown = ", ".join(f"blob:{sha[:12]}…" for sha in shas[:3]) + (", …" if len(shas) > 3 else "")
     return MediaNotFound(
-        f"job {job_id}: its {shown} is no longer on the server (it expired or was deleted): "
-        "submit the job again under a new id, with its media"
+        f"job {job_id}: its {shown} is no longer on the server (it expired, or was evicted or "
+        "deleted): submit the job again under another id, with its media"
     )
 
 

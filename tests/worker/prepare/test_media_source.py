@@ -202,7 +202,8 @@ def test_blob() -> None:
 
 def test_missing_blob() -> None:
     with pytest.raises(
-        MediaNotFound, match=r"not in the queue .*expired or was deleted; submit the job again"
+        MediaNotFound,
+        match=r"not in the queue .*expired, .* submit the job again",
     ):
         read_source(MediaRef(url=f"blob:{SHA}"), MediaPolicy(), {}.get)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from redis.exceptions import ResponseError
+
 from mlxq_schemas import Keys
 from mlxq_worker.queue.blobs import TTL
 from mlxq_worker.queue.connection import text
@@ -49,13 +51,20 @@ class BlobKeeper:
                 return ROUND / 10
             self._left, self._cursor = list(self._sources), None
         read, key = self._left[0]
-        ids, after = read(key, self._cursor)
-        self._keep(ids)
+        try:
+            ids, after = read(key, self._cursor)
+            self._keep(ids)
+        except ResponseError:
+            self._go_on(None)  # what is wrong with one source must not keep us from the others
+            raise
+        self._go_on(after)
+        self._link.one("EXPIRE", self._keys.keeper, ROUND)
+        return PAGE_PAUSE
+
+    def _go_on(self, after: Any) -> None:
         self._cursor = after
         if after is None:
             self._left.pop(0)
-        self._link.one("EXPIRE", self._keys.keeper, ROUND)
-        return PAGE_PAUSE
 
     def _entries(self, stream: str, after: Any) -> Page:
         start = "-" if after is None else f"({after}"

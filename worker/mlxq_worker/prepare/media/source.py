@@ -105,8 +105,8 @@ def _from_blob(url: str, read_blob: BlobReader) -> bytes:
     data = read_blob(sha256)
     if data is None:
         raise MediaNotFound(
-            f"{shown(url)} is not in the queue (any more): it expired or was deleted; "
-            "submit the job again, with its media"
+            f"{shown(url)} is not in the queue (any more): it expired, or was evicted or deleted; "
+            "submit the job again under another id, with its media"
         )
     if hashlib.sha256(data).hexdigest() != sha256:
         raise MediaError(f"{shown(url)} holds other bytes than its name says: store it again")

@@ -125,8 +125,8 @@ def test_what_lives_for_long_is_not_written(
 def test_a_key_of_a_wrong_type_does_not_keep_it_from_the_others(
     store: Store, keeper: BlobKeeper, redis_client: redis.Redis, keys: Keys
 ) -> None:
-    redis_client.set(keys.jobs("high"), "no stream", ex=60)
     store.job()
+    redis_client.set(keys.jobs("high"), "no stream", ex=60)
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         keeper.step()
     go_round(keeper)

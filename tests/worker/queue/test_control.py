@@ -89,9 +89,9 @@ def test_a_subscription_that_is_cut_is_made_again_without_a_word(
     proxy.cut()
     for _ in range(3):
         office.control.step()
-    redis_client.publish(keys.control, "cancel a")
+    redis_client.publish(keys.control, "cancel a 7")
     office.control.step()
-    assert office.cancelled == ["a"]
+    assert office.cancelled == [("a", "7")]
     office.control.close()
     proxy.close()
     with pytest.raises(LINK_ERRORS):
@@ -110,12 +110,12 @@ def test_a_silent_connection_is_tried_and_one_that_does_not_answer_is_replaced(
         office.control.step()
     monkeypatch.setattr(module, "SOCKET_TIMEOUT", 0.1)
     proxy.delay("PING", 3.0)
-    office.held = ["b"]
-    redis_client.hset(keys.job("b"), "cancel", 1)
+    office.held = [("b", "7")]
+    redis_client.hset(keys.job("b"), mapping={"cancel": 1, "life": 7})
     redis_client.expire(keys.job("b"), 60)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not office.cancelled and time.monotonic() < end:
         office.control.step()
-    assert office.cancelled == ["b"]  # it has subscribed anew, and looked what it missed
+    assert office.cancelled == [("b", "7")]  # it has subscribed anew, and looked what it missed
     office.control.close()
     client.close()

@@ -104,11 +104,11 @@ def test_a_silent_connection_is_tried_and_one_that_does_not_answer_is_replaced(
 ) -> None:
     for name, seconds in (("PING", 0.0), ("LISTEN", 0.05), ("SETTLED", 0.0)):
         monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr(module, "SOCKET_TIMEOUT", 0.1)
     client = connect(proxy.url, "cut")
     office = Office(client, keys)
     for _ in range(8):
         office.control.step()
-    monkeypatch.setattr(module, "SOCKET_TIMEOUT", 0.1)
     proxy.delay("PING", 3.0)
     office.held = [("b", "7")]
     redis_client.hset(keys.job("b"), mapping={"cancel": 1, "life": 7})

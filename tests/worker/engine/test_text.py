@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mlxq_worker.bundled import bundled_model_path
 from mlxq_worker.engine.text import (
+    ByteFallbackDetokenizer,
     ByteLevelDetokenizer,
     StopMatcher,
     WindowDetokenizer,
@@ -60,7 +61,7 @@ def streamed(tokenizer, ids: list[int]) -> str:
 
 def test_the_right_decoder_is_chosen():
     assert isinstance(make_detokenizers(BYTE_LEVEL)(), ByteLevelDetokenizer)
-    assert isinstance(make_detokenizers(SENTENCE_PIECE)(), WindowDetokenizer)
+    assert isinstance(make_detokenizers(SENTENCE_PIECE)(), ByteFallbackDetokenizer)
 
 
 @pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["bytes", "pieces"])
@@ -75,6 +76,81 @@ def test_streamed_text_is_the_decoded_text(tokenizer, text):
 @settings(deadline=None, max_examples=300)
 def test_any_ids_of_a_byte_level_vocabulary(ids):
     assert streamed(BYTE_LEVEL, ids) == decode(BYTE_LEVEL, ids)
+
+
+def bytes_of(text: str, cut: int = 0) -> list[int]:
+    """Byte tokens of the piece vocabulary for ``text``, the last ``cut`` left out."""
+    raw = text.encode()
+    return [1 + byte for byte in raw[: len(raw) - cut]]
+
+
+AB = SENTENCE_PIECE.get_vocab()["▁ab"]
+CUT = [
+    (bytes_of("你好", cut=2), "你\ufffd"),
+    (bytes_of("你好", cut=1), "你\ufffd"),
+    ([AB, *bytes_of("🙂", cut=2)], "ab\ufffd"),
+    ([AB, 1 + 0xFF, AB], "ab\ufffd ab"),
+    ([*bytes_of("é"), 1 + 0xFF, AB], "é\ufffd ab"),
+    ([*bytes_of("好", cut=1), *bytes_of("é")], "\ufffdé"),
+    ([*bytes_of("好", cut=1), AB, *bytes_of("é")], "\ufffd abé"),
+    ([AB, 1 + 0xBD, 1 + 0xBD], "ab\ufffd\ufffd"),
+    (bytes_of(" a\n"), "a\n"),
+    ([AB, *bytes_of(" a")], "ab a"),
+]
+
+
+@pytest.mark.parametrize(("ids", "wanted"), CUT)
+def test_a_cut_character_is_one_mark_and_whole_ones_stay(ids, wanted):
+    assert streamed(SENTENCE_PIECE, ids) == wanted
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(min_size=1, max_size=3).map(lambda text: text.encode()),
+            st.binary(min_size=1, max_size=5),
+            st.sampled_from(["▁", "▁ab", "ef", "é", "<unk>", "beyond"]),
+        ),
+        max_size=8,
+    )
+)
+@settings(deadline=None, max_examples=300)
+def test_any_mixture_of_bytes_and_pieces(parts):
+    vocab = {**SENTENCE_PIECE.get_vocab(), "beyond": 5_000}
+    ids, raw = list[int](), b""
+    for part in parts:
+        if isinstance(part, bytes):
+            ids += [1 + byte for byte in part]
+            raw += part
+        else:
+            ids.append(vocab[part])
+            raw += part.replace("▁", " ").encode() if part not in {"<unk>", "beyond"} else b""
+    # Pieces end a run of bytes, but they are UTF-8 themselves: so joined bytes decode the same.
+    assert streamed(SENTENCE_PIECE, ids) == raw.removeprefix(b" ").decode(errors="replace")
+
+
+@pytest.mark.parametrize("text", ["你好", "a🙂b"])
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["bytes", "pieces"])
+def test_what_is_whole_leaves_at_once_wherever_it_is_cut(tokenizer, text):
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if tokenizer is SENTENCE_PIECE:
+        ids = bytes_of(text)
+    raw = text.encode()
+    for end in range(len(ids) + 1):
+        detokenizer = make_detokenizers(tokenizer)()
+        sent = "".join(detokenizer.add(i) for i in ids[:end])
+        assert text.startswith(sent)
+        assert sent + detokenizer.flush() == raw[:end].decode(errors="replace")
+
+
+def test_a_window_gives_whole_characters_before_a_cut_one():
+    """A decoder of another kind, whose tokens may hold a character and a part of the next."""
+    tokens = {0: "你".encode() + "好".encode()[:1], 1: "好".encode()[1:], 2: b"ab"}
+    detokenizer = WindowDetokenizer(
+        lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace")
+    )
+    assert [detokenizer.add(i) for i in (2, 0, 1, 0)] == ["ab", "你", "好", "你"]
+    assert [detokenizer.flush(), detokenizer.flush()] == ["\ufffd", ""]
 
 
 def test_ids_beyond_the_vocabulary_are_nothing():

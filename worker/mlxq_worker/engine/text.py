@@ -1,20 +1,23 @@
 """From token ids to text, one token at a time, per row.
 
 The pieces that :meth:`Detokenizer.add` and :meth:`Detokenizer.flush` return, joined, are what
-the tokenizer decodes from all ids at once (special tokens skipped).
+the tokenizer decodes from all ids at once (special tokens skipped). Where bytes are no character,
+whole characters beside them stay, and each cut character is one U+FFFD.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
 _REPLACEMENT = "\ufffd"
 _WINDOW = 8
 """Most tokens that one character may span before its bytes are taken to be broken."""
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 class Detokenizer(Protocol):
@@ -54,24 +57,69 @@ class WindowDetokenizer:
         self._decode = decode
         self._known: list[int] = []
         self._pending: list[int] = []
+        self._released = 0
+        """Characters of the pending tokens that have left."""
 
     def add(self, token: int) -> str:
         self._pending.append(token)
         piece = self._piece()
-        if piece.endswith(_REPLACEMENT) and len(self._pending) < _WINDOW:
-            return ""
-        if piece:
-            self._known, self._pending = self._pending, []
-        return piece
+        whole = piece.rstrip(_REPLACEMENT)
+        if len(whole) < len(piece) and len(self._pending) < _WINDOW:
+            released, self._released = self._released, max(self._released, len(whole))
+            return whole[released:]
+        return self._close(piece) if piece else ""
 
     def flush(self) -> str:
-        piece = self._piece()
-        self._known, self._pending = self._pending, []
-        return piece
+        return self._close(self._piece())
+
+    def _close(self, piece: str) -> str:
+        text = piece[self._released :]
+        self._known, self._pending, self._released = self._pending, [], 0
+        return text
 
     def _piece(self) -> str:
         before = self._decode(self._known)
         return self._decode(self._known + self._pending)[len(before) :]
+
+
+class ByteFallbackDetokenizer(WindowDetokenizer):
+    """For vocabularies of pieces and, for characters that these lack, of single bytes.
+
+    Tokenizers replace each byte of a run that is not UTF-8 as a whole, the whole characters in it
+    too; so the bytes (``byte_of`` a token) are decoded here. ``nothing``: tokens without text,
+    which do not even part two bytes.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[list[int]], str],
+        byte_of: Mapping[int, int],
+        nothing: Callable[[int], bool],
+    ) -> None:
+        super().__init__(decode)
+        self._byte_of = byte_of
+        self._nothing = nothing
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._begun = False
+
+    def add(self, token: int) -> str:
+        if self._nothing(token):
+            return ""
+        begun, self._begun = self._begun, True
+        byte = self._byte_of.get(token)
+        if byte is None:
+            return self._end_run() + super().add(token)
+        text = super().flush()
+        self._known = [token]
+        if not begun and byte < 0x80:
+            return text + self._decode([token])  # a space may be dropped at the start
+        return text + self._decoder.decode(bytes([byte]))
+
+    def flush(self) -> str:
+        return self._end_run() + super().flush()
+
+    def _end_run(self) -> str:
+        return self._decoder.decode(b"", final=True)
 
 
 def make_detokenizers(tokenizer: Any) -> Callable[[], Detokenizer]:
@@ -82,7 +130,10 @@ def make_detokenizers(tokenizer: Any) -> Callable[[], Detokenizer]:
     table = _byte_table(tokenizer)
     if table is not None:
         return lambda: ByteLevelDetokenizer(table)
-    size = len(tokenizer)
+    size, special = len(tokenizer), _special(tokenizer)
+
+    def nothing(token: int) -> bool:
+        return token >= size or token in special
 
     def decode(ids: list[int]) -> str:
         text: str = tokenizer.decode(
@@ -92,7 +143,30 @@ def make_detokenizers(tokenizer: Any) -> Callable[[], Detokenizer]:
         )
         return text
 
+    byte_of = _byte_tokens(tokenizer, decode)
+    if byte_of:
+        return lambda: ByteFallbackDetokenizer(decode, byte_of, nothing)
     return lambda: WindowDetokenizer(decode)
+
+
+def _special(tokenizer: Any) -> frozenset[int]:
+    """Ids that ``skip_special_tokens`` skips."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return frozenset(tokenizer.all_special_ids)
+    added = backend.get_added_tokens_decoder().items()
+    return frozenset(token for token, about in added if about.special)
+
+
+def _byte_tokens(tokenizer: Any, decode: Callable[[list[int]], str]) -> dict[int, int]:
+    """The byte that each byte-fallback token stands for; empty if the tokenizer has none."""
+    found: dict[int, int] = {}
+    for text, token in tokenizer.get_vocab().items():
+        if match := _BYTE_TOKEN.fullmatch(text):
+            found[token] = int(match[1], 16)
+    # The name alone does not make it one: the decoder must take it for a byte.
+    letters = [token for token, byte in found.items() if byte == ord("A")]
+    return found if letters and decode(letters[:1]) == "A" else {}
 
 
 def _byte_table(tokenizer: Any) -> dict[int, bytes] | None:

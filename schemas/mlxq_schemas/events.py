@@ -83,7 +83,11 @@ class Progress(BaseEvent):
 
 
 class Token(BaseEvent):
-    """New text: whole characters only, never part of a stop string."""
+    """New text: whole characters only, never part of a stop string.
+
+    ``ids`` are the tokens generated since the last such event, those without text (as at the end
+    of the sequence) included: ``text`` may be "".
+    """
 
     type: Literal["token"] = "token"
     text: str

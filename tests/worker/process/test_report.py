@@ -45,7 +45,16 @@ class Paper:
     ) -> None:
         self.add(claim, Token(job=claim.job_id, text=text, ids=ids, logprobs=logprobs or None))
 
-    def end(self, claim: Claim, ending: Closing) -> None:
+    def end(
+        self,
+        claim: Claim,
+        ending: Closing,
+        text: str,
+        ids: list[int],
+        logprobs: list[TokenLogprob],
+    ) -> None:
+        if text or ids:
+            self.add_text(claim, text, ids, logprobs)
         if isinstance(ending, PutOff):
             self.put_offs.append(ending)
         else:
@@ -91,7 +100,7 @@ def test_tokens_carry_the_ids_since_the_last_one(desk: Desk) -> None:
     desk.say(2, "é")
     desk.say(3, "x")
     desk.say(4, finish_reason="stop", usage=USAGE, times=Times(1.0, 2.0, 3.0))
-    assert desk.tokens == [("é", [1, 2]), ("x", [3])]
+    assert desk.tokens == [("é", [1, 2]), ("x", [3]), ("", [4])]
     [ending] = desk.paper.endings
     assert isinstance(ending.event, Finished)
     assert (ending.event.text, ending.event.reason, ending.event.usage) == ("éx", "stop", USAGE)

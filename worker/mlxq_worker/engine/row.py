@@ -116,12 +116,12 @@ class Row:
         self.suspicion = suspicion
 
     def recall_prior(self) -> None:
-        """Bring the text state to where the earlier attempt had published to."""
+        """Bring the row to where the earlier attempt had published to, be it its end."""
         for token in self.request.prior_ids:
-            self.tokens.append(token)
-            self.stops.add(self.detokenizer.add(token))
-        if self.stops.stopped:
-            self.finish_reason = "stop"
+            if self.finish_reason is None:
+                self.take(token)
+            else:
+                self.tokens.append(token)
 
     def take(self, token: int) -> str:
         """Add one generated token; returns the text it releases and sets ``finish_reason``."""
@@ -133,8 +133,8 @@ class Row:
         if self.stops.stopped:
             self.finish_reason = "stop"
         elif len(self.tokens) >= self.max_tokens:
-            self.finish_reason = "length"
-            return self._last_text(text)
+            text = self._last_text(text)
+            self.finish_reason = "stop" if self.stops.stopped else "length"
         return text
 
     def _last_text(self, text: str) -> str:

@@ -67,6 +67,12 @@ class Flight:
     queued: float = 0.0
     preparing: float = 0.0
 
+    def take_unsent(self) -> tuple[str, list[int], list[TokenLogprob]]:
+        """Text, ids and log probabilities that no event has carried yet; they count as sent now."""
+        unsent = "".join(self.unsent_text), self.unsent_ids, self.unsent_logprobs
+        self.unsent_text, self.unsent_ids, self.unsent_logprobs = [], [], []
+        return unsent
+
     @property
     def owned(self) -> Claim:
         """The claim; only after the stage READ."""

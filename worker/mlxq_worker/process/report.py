@@ -107,13 +107,16 @@ class Reporter:
         flight.started = True
 
     def responses(self, responses: Sequence[Response]) -> None:
-        """One step of the engine."""
+        """One step of the engine. What a row gave in it is published at once, its end included."""
+        steps: dict[str, list[Response]] = {}
         for response in responses:
-            flight = self._flights.by_request(response.request_id)
-            if flight is None or flight.stage >= Stage.ENDING:
-                continue  # ended, lost or handed back meanwhile
+            steps.setdefault(response.request_id, []).append(response)
+        for request_id, step in steps.items():
+            flight = self._flights.by_request(request_id)
+            if flight is None:
+                continue  # lost or handed back meanwhile
             try:
-                self._response(flight, response)
+                self._step(flight, step)
             except Exception:
                 log.exception("cannot report", extra={"job": flight.owned.job_id})
                 self.failed(flight, MlxqError("the worker could not report the job's output"))
@@ -196,6 +199,14 @@ class Reporter:
                     },
                 )
 
+    def _step(self, flight: Flight, step: Sequence[Response]) -> None:
+        for response in step:
+            if flight.stage < Stage.ENDING:
+                self._response(flight, response)
+        streams = flight.job is None or flight.job.stream
+        if flight.stage < Stage.ENDING and streams and flight.unsent_text:
+            self._publisher.add_text(flight.owned, *flight.take_unsent())
+
     def _response(self, flight: Flight, response: Response) -> None:
         if response.token is not None:
             self.counters.tokens += 1
@@ -205,8 +216,6 @@ class Reporter:
         if response.text:
             flight.text.append(response.text)
             flight.unsent_text.append(response.text)
-            if flight.job is None or flight.job.stream:
-                self._send_text(flight)
         match response.finish_reason:
             case None:
                 pass
@@ -217,12 +226,6 @@ class Reporter:
                 self.stopped(flight, response.usage, response.times)
             case reason:
                 self._finished(flight, reason, response)
-
-    def _send_text(self, flight: Flight) -> None:
-        text, flight.unsent_text = "".join(flight.unsent_text), []
-        ids, flight.unsent_ids = flight.unsent_ids, []
-        logprobs, flight.unsent_logprobs = flight.unsent_logprobs, []
-        self._publisher.add_text(flight.owned, text, ids, logprobs)
 
     def _finished(self, flight: Flight, reason: FinishReason, response: Response) -> None:
         claim, usage = flight.owned, response.usage or Usage()
@@ -257,13 +260,12 @@ class Reporter:
         )
 
     def _close(self, flight: Flight, closing: Callable[[], Closing]) -> None:
-        """Publish the last text and the closing, in this order and without another in between."""
-        if flight.stage >= Stage.ENDING:
-            return
-        if flight.unsent_text:
-            self._send_text(flight)
+        """Publish what is unsent and the closing, in one write: none is there without the other.
+
+        The ids of tokens without text are among it, such as that of the end of the sequence.
+        """
         if self._flights.advance(flight, Stage.ENDING):
-            self._publisher.end(flight.owned, closing())
+            self._publisher.end(flight.owned, closing(), *flight.take_unsent())
 
     def _result(self, flight: Flight, event: Terminal, usage: Usage, times: Times) -> Result:
         claim = flight.owned

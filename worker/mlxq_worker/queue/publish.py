@@ -100,10 +100,23 @@ class Publisher:
             self._box(claim).text.add(text, ids, logprobs)
         self.wake()
 
-    def end(self, claim: Claim, ending: Closing) -> None:
-        """End a claim, after its events: its job ends, or is put off."""
+    def end(
+        self,
+        claim: Claim,
+        ending: Closing,
+        text: str = "",
+        ids: Sequence[int] = (),
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> None:
+        """End a claim, after its events: its job ends, or is put off.
+
+        The last text goes into the same write: whoever takes the job over before has neither.
+        """
         with self._lock:
-            self._box(claim).ending = ending
+            box = self._box(claim)
+            if text or ids:
+                box.text.add(text, ids, logprobs)
+            box.ending = ending
         self.wake()
 
     def drop(self, request_id: str) -> None:

@@ -28,7 +28,8 @@ class Sampling(Model):
     """Sampling parameters of one job; the defaults are greedy.
 
     ``temperature`` 0 takes the most likely token. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are
-    off. ``seed``: same job and seed, same tokens, whatever runs beside it. Penalties look at
+    off. ``seed``: same job and seed, same tokens, whatever runs beside it; a worker takes one from
+    the job's id if there is none. Penalties look at
     the tokens generated so far (``repetition_penalty`` at the prompt too). ``logit_bias`` maps
     token ids to what is added to their logits.
     """

@@ -9,9 +9,12 @@ import sys
 import pytest
 
 from cache_session import BLUE, RED, Session, prepare, text
+from mlxq_schemas import Sampling
 from mlxq_worker.cache.caches import LAYOUT
 from mlxq_worker.cache.chain import BLOCK
 from mlxq_worker.cache.disk import DiskTier
+from mlxq_worker.engine import Request
+from mlxq_worker.models.prepared import Prepared
 
 
 def counts(session: Session, kind: str) -> dict[str, int]:
@@ -62,6 +65,86 @@ def test_what_leaves_memory_is_counted(load):
         assert stats[f"{kind}_evicted"] > 0
         kept = stats[f"{kind}_stored_bytes"] - stats[f"{kind}_evicted_bytes"]
         assert kept == stats[f"{kind}_bytes"]
+
+
+def ask_twice(subject, after: int = 0, *, kept: bool = True) -> Session:
+    """Two prompts whose beginnings are known. At decode step ``after`` a step of both fails, and
+    they start again; unless ``kept``, the caches have lost all by then.
+    """
+    session = Session(subject)
+    begins = [text(seed, 60) for seed in (1, 2)]
+    session.ask(*(prepare(subject, begin, {}) for begin in begins))
+    generator = session.generator
+    decode, steps = generator._adapter.decode, 0
+
+    def fails_once(*arguments):
+        nonlocal steps
+        steps += len(arguments[0]) == 2
+        if steps == after:
+            steps += 1
+            if not kept:
+                generator._recall.make_room(1 << 40)
+            raise RuntimeError("a broken step")
+        return decode(*arguments)
+
+    generator._adapter.decode = fails_once if after else decode
+    session.ask(*(prepare(subject, f"{begin} {text(3, 40)}", {}) for begin in begins))
+    assert generator.stats()["restarted"] == (2 if after else 0)
+    return session
+
+
+@pytest.mark.parametrize("after", [1, 6])
+def test_a_row_that_starts_again_counts_what_was_never_computed_for_it(load, after):
+    subject = load("llama")
+    usual, again = ask_twice(subject), ask_twice(subject, after)
+    assert min(usual.cached_tokens) >= BLOCK
+    assert again.cached_tokens == usual.cached_tokens
+    assert (again.generator.stats()["repeated_tokens"] > 0) == (after > 2)
+    lost = ask_twice(subject, after, kept=False)
+    assert lost.cached_tokens == [0, 0]
+    computed = lost.generator.stats()["prompt_tokens"] - usual.generator.stats()["prompt_tokens"]
+    assert computed > 2 * 100
+
+
+def test_prompt_tokens_are_computed_or_cached(load):
+    subject = load("llama")
+    session = Session(subject)
+    prompts = [prepare(subject, text(seed, 40), {}) for seed in (1, 2, 1)]
+    for prompt in (*prompts, Prepared([37])):
+        session.ask(prompt)
+    stats = session.generator.stats()
+    asked = sum(len(prompt.ids) for prompt in prompts) + 1
+    assert stats["cached_tokens"] > 0
+    assert stats["prompt_tokens"] + stats["cached_tokens"] == asked
+    assert stats["repeated_tokens"] == 0
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_tokens_of_earlier_attempts_are_not_of_the_prompt(load, cached):
+    subject = load("llama")
+    options = {} if cached else {"prefix_cache_bytes": 0}
+    session = Session(subject, **options)
+    prompt = prepare(subject, text(1, 20), {})
+    [tokens] = session.ask(prompt, tokens=60)
+    before = session.generator.stats()
+    request = Request(
+        "again", prepared=prompt, sampling=Sampling(max_tokens=60), prior_ids=tokens[:50]
+    )
+    session.generator.insert([request])
+    responses = []
+    while session.generator.has_work():
+        responses += session.generator.next()
+    usage = responses[-1].usage
+    assert usage is not None
+    assert [response.token for response in responses] == tokens[50:]
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(prompt.ids), 60)
+    stats = session.generator.stats()
+    taken = stats["cached_tokens"] - before["cached_tokens"]
+    assert usage.cached_tokens == taken <= len(prompt.ids)
+    assert (taken > 0) == cached
+    computed = stats["prompt_tokens"] - before["prompt_tokens"]
+    assert computed + taken == len(prompt.ids)
+    assert stats["repeated_tokens"] == 49  # and the last one is fed by the first decode step
 
 
 @pytest.mark.slow

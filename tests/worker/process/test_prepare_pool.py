@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any, cast
 
 import pytest
@@ -79,7 +81,8 @@ class Kitchen:
         for flight in self.during:
             flight.stop = Stop.CANCELLED
         media = (job.prompt or "",)
-        return Request(job.id, prepared=Prepared([1], media=media), prompt=job.prompt)
+        prepared = Prepared([1], media=media)
+        return Request(job.id, prepared=prepared, prompt=job.prompt, sampling=job.sampling)
 
     def flight(self, spec: bytes | None = SPEC, **fields: Any) -> Flight:
         entry = Entry("s", "1-0", "a")
@@ -108,6 +111,25 @@ def test_a_good_job_becomes_a_request_of_its_claim(kitchen: Kitchen) -> None:
     assert flight.stage is Stage.RUNNING
     assert flight.media == ("hello",)
     assert kitchen.desk.starts == [False]
+
+
+def test_a_sampled_job_without_a_seed_gets_one_from_its_id(kitchen: Kitchen) -> None:
+    flight = kitchen.flight(b'{"prompt": "p", "sampling": {"temperature": 0.5, "top_k": 3}}')
+    request = kitchen.outcome(flight)
+    assert request.sampling.seed == int(sha256(b"a").hexdigest()[:16], 16) // 2
+    assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 3)
+    assert flight.job
+    assert flight.job.sampling == request.sampling  # which the result shows
+
+
+@pytest.mark.parametrize(
+    ("sampling", "seed"), [({"temperature": 1.0, "seed": 0}, 0), ({"temperature": 0.0}, None)]
+)
+def test_other_jobs_keep_their_seed_or_need_none(
+    kitchen: Kitchen, sampling: dict[str, float], seed: int | None
+) -> None:
+    spec = json.dumps({"prompt": "p", "sampling": sampling}).encode()
+    assert kitchen.outcome(kitchen.flight(spec)).sampling.seed == seed
 
 
 @pytest.mark.parametrize(
@@ -183,6 +205,7 @@ def test_a_second_attempt_goes_on_after_the_first(
     request = kitchen.outcome(flight)
     assert list(request.prior_ids) == [1, 2]
     assert flight.text == ["he"]
+    assert (flight.generated, flight.usage.prompt_tokens) == (2, 1)
 
 
 def test_a_second_attempt_restarts_where_ids_are_unknown(

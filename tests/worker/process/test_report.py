@@ -114,6 +114,37 @@ def test_tokens_carry_the_ids_since_the_last_one(desk: Desk) -> None:
     assert desk.reporter.counters.tokens == 4
 
 
+def test_what_was_computed_counts_whatever_became_of_its_job(desk: Desk) -> None:
+    usage = Usage(prompt_tokens=5, cached_tokens=3, completion_tokens=1)
+    began = Times(1.0, 2.0)
+    ends: list[dict[str, Any]] = [
+        {"finish_reason": "stop"},
+        {"finish_reason": "cancelled"},
+        {"finish_reason": "error", "error": GenerationFailed("x")},
+        {"finish_reason": "error", "error": MediaFetchFailed("may pass")},
+    ]
+    for end in ends:
+        flight = desk.flight()
+        desk.say(1, "a")
+        desk.say(usage=usage, times=began, **end)
+        desk.flights.advance(flight, Stage.GONE)
+    desk.say(1, "lost")
+    desk.say(finish_reason="cancelled", usage=usage, times=began)
+    desk.flight()
+    desk.say(finish_reason="length", usage=usage, times=Times(waiting=4.0))
+    counters = desk.reporter.counters
+    assert (counters.tokens, counters.prompt_tokens, counters.cached_tokens) == (5, 25, 15)
+
+
+def test_an_end_of_which_the_engine_says_nothing_counts_what_is_known(desk: Desk) -> None:
+    flight = desk.flight()
+    flight.generated, flight.prompt_tokens, flight.images = 7, 5, 1
+    desk.say(1, "a")
+    desk.reporter.failed(flight, GenerationFailed("the step failed"))
+    usage = Usage(prompt_tokens=5, completion_tokens=8, images=1)
+    assert desk.paper.endings[0].result.usage == usage
+
+
 def test_a_job_that_does_not_stream_gets_its_text_at_once(desk: Desk) -> None:
     desk.flight(stream=False)
     desk.say(1, "a")

@@ -143,7 +143,8 @@ class BatchGenerator:
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and what is in flight now."""
-        counted = ("steps", "prompt_tokens", "generated_tokens", "preempted", "restarted")
+        counted = ("steps", "prompt_tokens", "repeated_tokens", "generated_tokens")
+        counted += ("preempted", "restarted")
         return {
             "queued": len(self._waiting),
             "prefilling": len(self._prefilling),
@@ -291,13 +292,21 @@ class BatchGenerator:
                 self._prefilling.remove(row)
                 continue
             plan.spent(fed)
-            self._counts["prompt_tokens"] += fed
+            self._count_fed(row, fed)
             if Prefill.done(row):
                 self._prefilling.remove(row)
                 row.begin_decode()
                 ready.append(row)
         self._decoding.join(ready)
         return responses
+
+    def _count_fed(self, row: Row, fed: int) -> None:
+        """Tokens of the prompt, and apart from these what was generated before and is fed again."""
+        of_prompt = row.fed <= len(row.prompt)
+        # The last token of a prompt is fed by the row's first decode step.
+        last = Prefill.done(row) and not row.tokens
+        self._counts["prompt_tokens"] += (fed if of_prompt else 0) + last
+        self._counts["repeated_tokens"] += 0 if of_prompt else fed
 
     def _decode(self) -> list[Response]:
         steps, again = self._decoding.step()

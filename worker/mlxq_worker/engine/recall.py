@@ -84,16 +84,17 @@ class Recall:
         A prefix that ends within the first ``unsplit`` tokens cannot be gone on from.
         """
         known = row.known
-        if known is None:
-            return None
-        self._find(row, known)
-        fed = known.prefix.tokens
-        if not fed or fed < unsplit:
+        if known is not None:
+            self._find(row, known)
+        fed = known.prefix.tokens if known is not None else 0
+        if known is None or not fed or fed < unsplit:
+            row.take_up(0)
             return None
         cache = self._caches.prefixes.use(known.prefix)
         row.fed = known.kept = fed
-        row.cached = min(fed, len(row.prompt))
-        self.counts["cached_tokens"] += row.cached
+        cached = min(fed, len(row.prompt))
+        row.take_up(cached)
+        self.counts["cached_tokens"] += cached
         known.prefix = Prefix()
         return cache
 

@@ -43,11 +43,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one row in each stage of the engine."""
+    """Seconds of one row in each stage of the engine; 0 for a stage that it did not come to."""
 
     waiting: float = 0.0
     prefill: float = 0.0
     decode: float = 0.0
+
+    @property
+    def begun(self) -> bool:
+        """True if anything was computed for the row."""
+        return self.prefill > 0 or self.decode > 0
 
 
 @dataclass

@@ -50,10 +50,11 @@ class Row:
     """State of one request from insert to its last response.
 
     ``vision`` are its encoded pictures until prefill begins, ``known`` what the caches have of
-    it; ``cached`` counts the prompt tokens taken from there. ``filling`` is there during prefill
-    only. ``fed`` counts the tokens already in the cache; ``rope_delta`` is what is added to that
-    to get the position of the next token. ``tokens`` are the generated ids, including those of
-    earlier attempts. ``suspicion`` groups rows that start again because a step with them failed.
+    it; ``cached`` counts the prompt tokens that were never computed for it (None: it has not begun
+    yet). ``filling`` is there during prefill only. ``fed`` counts the tokens already in the cache;
+    ``rope_delta`` is what is added to that to get the position of the next token. ``tokens`` are
+    the generated ids, including those of earlier attempts. ``suspicion`` groups rows that start
+    again because a step with them failed.
     ``came`` is the step of the insert.
     """
 
@@ -67,7 +68,7 @@ class Row:
     prepared: Prepared | None = None
     vision: Vision | None = None
     known: Known | None = None
-    cached: int = 0
+    cached: int | None = None
     filling: Filling | None = None
     fed: int = 0
     rope_delta: int = 0
@@ -115,6 +116,13 @@ class Row:
         self.filling, self.fed, self.rope_delta, self.known = None, 0, 0, None
         self.suspicion = suspicion
 
+    def take_up(self, tokens: int) -> None:
+        """The row begins with so many prompt tokens out of the caches.
+
+        When it begins again, what it computed itself may be among them, or some may be gone.
+        """
+        self.cached = tokens if self.cached is None else min(self.cached, tokens)
+
     def recall_prior(self) -> None:
         """Bring the row to where the earlier attempt had published to, be it its end."""
         for token in self.request.prior_ids:
@@ -144,7 +152,7 @@ class Row:
     def usage(self) -> Usage:
         return Usage(
             prompt_tokens=len(self.prompt),
-            cached_tokens=self.cached,
+            cached_tokens=self.cached or 0,
             completion_tokens=len(self.tokens),
             images=self.prepared.images if self.prepared else 0,
         )

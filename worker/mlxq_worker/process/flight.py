@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from mlxq_schemas import Job, TokenLogprob
+from mlxq_schemas import Job, TokenLogprob, Usage
 from mlxq_schemas.clock import ServerClock
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.entry import Entry
@@ -41,10 +41,10 @@ class Stop(Enum):
 class Flight:
     """One job in flight. Between two stages only one thread works on it.
 
-    ``text`` and ``ids`` hold all that was generated, by earlier attempts too; ``unsent_text``,
-    ``unsent_ids`` and ``unsent_logprobs`` what no token event has carried yet. ``opened``: the job
-    has been read, and ``prior``, what earlier attempts published. ``started``: its ``started``
-    event is out; ``began`` (monotonic seconds) is when. ``stop``: it is to end, and
+    ``text`` holds all that was generated, by earlier attempts too, ``generated`` counts its tokens;
+    ``unsent_text``, ``unsent_ids`` and ``unsent_logprobs`` are what no token event has carried
+    yet. ``opened``: the job has been read, and ``prior``, what earlier attempts published.
+    ``started``: its ``started`` event is out; ``began`` (monotonic seconds) is when. ``stop``: it is to end, and
     the engine or whoever prepares it will see to it. ``cancels``: the lives of its id whose end was
     asked for. ``queued`` and ``preparing`` are seconds.
     """
@@ -61,11 +61,23 @@ class Flight:
     job: Job | None = None
     media: tuple[str, ...] = ()
     text: list[str] = field(default_factory=list[str])
+    generated: int = 0
+    prompt_tokens: int = 0
+    images: int = 0
     unsent_text: list[str] = field(default_factory=list[str])
     unsent_ids: list[int] = field(default_factory=list[int])
     unsent_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     queued: float = 0.0
     preparing: float = 0.0
+
+    @property
+    def usage(self) -> Usage:
+        """What is known of it here, for an end of which the engine says nothing."""
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.generated,
+            images=self.images,
+        )
 
     def take_unsent(self) -> tuple[str, list[int], list[TokenLogprob]]:
         """Text, ids and log probabilities that no event has carried yet; they count as sent now."""

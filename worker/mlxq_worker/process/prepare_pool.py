@@ -34,6 +34,7 @@ from mlxq_worker.engine.request import Request
 from mlxq_worker.process.crew import Crew
 from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
 from mlxq_worker.process.report import Reporter
+from mlxq_worker.process.seeds import seeded
 from mlxq_worker.queue.blobs import BlobStore
 from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.connection import reason
@@ -151,6 +152,7 @@ class PreparePool:
         began, claim = time.monotonic(), flight.owned
         flight.prior = self._prior(claim)
         flight.text = [flight.prior.text] if flight.prior.text else []
+        flight.generated = len(flight.prior.ids)
         if flight.stop is None:
             flight.job = decode(claim, self._names)
             flight.stop = flight.stop or self._limit(flight)
@@ -174,7 +176,9 @@ class PreparePool:
         if not flight.started:
             self._reporter.started(flight, prior.restart)
         request = self._backend.prepare(job.check(), self._read_blob)
-        flight.media = request.prepared.media if request.prepared else ()
+        if (prepared := request.prepared) is not None:
+            flight.media = prepared.media
+            flight.prompt_tokens, flight.images = len(prepared.ids), prepared.images
         flight.preparing += time.monotonic() - began
         request_id = flight.owned.request_id
         self._hand_over(flight, replace(request, request_id=request_id, prior_ids=prior.ids))
@@ -205,7 +209,7 @@ class PreparePool:
 
 
 def decode(claim: Claim, names: frozenset[str]) -> Job:
-    """The job of a claim, for one of the models of these names.
+    """The job of a claim, for one of the models of these names, with a seed if it is sampled.
 
     Raises :class:`JobError`: what no attempt could do.
     """
@@ -224,4 +228,4 @@ def decode(claim: Claim, names: frozenset[str]) -> Job:
             f"job {job.id} asks for model {job.model[:200]!r}; this worker serves "
             f"{', '.join(sorted(names)[:5])}: name that, or leave model out"
         )
-    return job
+    return seeded(job)

@@ -56,7 +56,11 @@ class Retries:
 
 @dataclass
 class Counters:
-    """Since the start: jobs ended, jobs put off, tokens generated, and those of the prompts."""
+    """Since the start: jobs ended, jobs put off, and what was computed, whatever became of its job.
+
+    ``tokens`` were generated; ``prompt_tokens`` are those of the prompts that were begun, once an
+    attempt, and ``cached_tokens`` how many of these came from the caches.
+    """
 
     done: int = 0
     failed: int = 0
@@ -66,6 +70,14 @@ class Counters:
     tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+
+    def add(self, response: Response) -> None:
+        """Count what the engine did for a row."""
+        self.tokens += response.token is not None
+        usage, times = response.usage, response.times
+        if usage is not None and times is not None and times.begun:
+            self.prompt_tokens += usage.prompt_tokens
+            self.cached_tokens += usage.cached_tokens
 
     @property
     def ended(self) -> int:
@@ -110,6 +122,7 @@ class Reporter:
         """One step of the engine. What a row gave in it is published at once, its end included."""
         steps: dict[str, list[Response]] = {}
         for response in responses:
+            self.counters.add(response)
             steps.setdefault(response.request_id, []).append(response)
         for request_id, step in steps.items():
             flight = self._flights.by_request(request_id)
@@ -209,7 +222,7 @@ class Reporter:
 
     def _response(self, flight: Flight, response: Response) -> None:
         if response.token is not None:
-            self.counters.tokens += 1
+            flight.generated += 1
             flight.unsent_ids.append(response.token)
         if response.logprobs is not None:
             flight.unsent_logprobs.append(response.logprobs)
@@ -228,9 +241,7 @@ class Reporter:
                 self._finished(flight, reason, response)
 
     def _finished(self, flight: Flight, reason: FinishReason, response: Response) -> None:
-        claim, usage = flight.owned, response.usage or Usage()
-        self.counters.prompt_tokens += usage.prompt_tokens
-        self.counters.cached_tokens += usage.cached_tokens
+        claim, usage = flight.owned, response.usage or flight.usage
         event = Finished(
             job=claim.job_id,
             attempt=claim.attempt,
@@ -256,7 +267,9 @@ class Reporter:
     ) -> None:
         self._close(
             flight,
-            lambda: Ending(event, self._result(flight, event, usage or Usage(), times or Times())),
+            lambda: Ending(
+                event, self._result(flight, event, usage or flight.usage, times or Times())
+            ),
         )
 
     def _close(self, flight: Flight, closing: Callable[[], Closing]) -> None:

@@ -47,7 +47,10 @@ class Provenance(Model):
 
 
 class TokenLogprob(Model):
-    """Log probability (nats) of one generated token, and of the likeliest alternatives."""
+    """Log probability (nats) of one generated token, and of the likeliest alternatives.
+
+    Of the model's own distribution: before bias, penalties, temperature and filters.
+    """
 
     id: int
     logprob: float

@@ -106,6 +106,8 @@ class DecodeBatch:
             return
         indices = mx.array(keep)
         self._pending, self._broken = self._pending[indices], self._broken[indices]
+        if self._logprobs is not None:
+            self._logprobs = self._logprobs.filter(indices)
         for cache in self._cache:
             cache.filter(indices)
 
@@ -137,6 +139,7 @@ class DecodeBatch:
         positions = np.array([row.fed + row.rope_delta for row in self.rows], dtype=np.int32)
         logits = self._adapter.decode(self._pending, positions, self._cache)
         broken = mx.isnan(mx.sum(logits * 0, axis=-1))
+        own = mx.array(logits)  # before processors, which write into the logits
         logits, failed = self._custom(logits)
         if self._sampler is None:
             self._sampler = self._make_sampler(logits.shape[-1])
@@ -148,7 +151,7 @@ class DecodeBatch:
             np.array(known, dtype=np.uint64) + np.array(self._unread, dtype=np.uint64),
         )
         asked = [row.request.logprobs for row in self.rows if row.request.logprobs is not None]
-        self._logprobs = Logprobs.of(logits, tokens, max(asked)) if asked else None
+        self._logprobs = Logprobs.of(own, tokens, max(asked)) if asked else None
         mx.async_eval(tokens, broken, self._logprobs.arrays if self._logprobs else [])
         for row in self.rows:
             row.fed += 1

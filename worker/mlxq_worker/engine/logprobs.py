@@ -14,7 +14,8 @@ from mlxq_schemas import TokenLogprob
 class Logprobs:
     """Of one step: ``chosen`` [rows], and the likeliest ``ids`` and ``values`` [rows, top].
 
-    They are of the distribution before temperature and filters, in nats.
+    They are of the model's own distribution, in nats: before logits processors, bias, penalties,
+    temperature and filters.
     """
 
     chosen: mx.array
@@ -29,6 +30,10 @@ class Logprobs:
         chosen = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
         ids = mx.argsort(-logprobs, axis=-1)[:, :top]
         return cls(chosen, ids, mx.take_along_axis(logprobs, ids, axis=-1))
+
+    def filter(self, indices: mx.array) -> Logprobs:
+        """Those of the rows ``indices``."""
+        return Logprobs(self.chosen[indices], self.ids[indices], self.values[indices])
 
     @property
     def arrays(self) -> list[mx.array]:

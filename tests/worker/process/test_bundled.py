@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import msgpack
 import pytest
 import redis
 
+from lua_worker import LuaWorker
 from mlxq_producer import Producer
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.samples import sample_jobs
-from mlxq_schemas import Job, Keys, Token
+from mlxq_schemas import Job, Keys, Started, Token
+from mlxq_schemas.events import UNSENT
 from mlxq_schemas.wire import decode_result
 from mlxq_worker.build import build_backend
 from mlxq_worker.config import WorkerConfig
@@ -42,7 +45,7 @@ def png(rng: random.Random) -> bytes:
 
 
 def image_jobs(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Jobs with different prompts, lengths and pictures."""
+    """Jobs with different prompts, lengths and pictures; some are sampled, without a seed."""
     rng = random.Random(seed)
     return [
         {
@@ -50,6 +53,9 @@ def image_jobs(count: int, seed: int = 0) -> list[dict[str, Any]]:
             "prompt": PROMPTS[n % len(PROMPTS)],
             "images": [png(rng)],
             "max_tokens": rng.choice((3, 20, 60)),
+            "temperature": 1.0 if n % 4 == 3 else 0.0,
+            "stream": n % 6 != 4,
+            "logprobs": 1,
         }
         for n in range(count)
     ]
@@ -63,25 +69,75 @@ def backend() -> Iterator[Any]:
     made.generator.close()
 
 
+@dataclass
+class Answer:
+    """What a job said. Equal if log probabilities (nats) differ by rounding at most."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    reason: str | None = None
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Answer):
+            return NotImplemented
+        same = (self.text, self.ids, self.reason) == (other.text, other.ids, other.reason)
+        return same and self.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
 @pytest.fixture
 def alone(backend, redis_client: redis.Redis, queue: str):
-    """The text of a submitted job, computed here and alone."""
+    """The answer to a job that has ended, computed here and alone, with the seed of its result."""
+    keys = Keys(queue)
 
-    def text(job_id: str) -> str:
-        fields = msgpack.unpackb(redis_client.hget(Keys(queue).job(job_id), "spec"))
-        keys = Keys(queue)
+    def answer(job_id: str) -> Answer:
+        fields = msgpack.unpackb(redis_client.hget(keys.job(job_id), "spec"))
+        result = decode_result(redis_client.get(keys.result(job_id)))
+        seed = result.provenance.sampler.get("seed") if result.provenance else None
+        fields["sampling"] = {**fields.get("sampling", {}), "seed": seed}
         request = backend.prepare(Job(**fields), lambda sha: redis_client.get(keys.blob(sha)))
         backend.generator.insert([request])
-        pieces = []
+        found = Answer()
         while backend.generator.has_work():
-            pieces += [response.text for response in backend.generator.next()]
-        return "".join(pieces)
+            for response in backend.generator.next():
+                found.text += response.text
+                found.ids += [] if response.token is None else [response.token]
+                found.logprobs += [response.logprobs.logprob] if response.logprobs else []
+                found.reason = response.finish_reason
+        return found
 
-    return text
+    return answer
+
+
+@pytest.fixture
+def told(redis_client: redis.Redis, queue: str):
+    """The answer to a job as its events tell it; its story is checked."""
+
+    def answer(job_id: str) -> Answer:
+        events = [
+            msgpack.unpackb(fields[b"e"], strict_map_key=False)
+            for _, fields in redis_client.xrange(Keys(queue).events(job_id))
+        ]
+        assert [event["seq"] for event in events] == list(range(len(events)))
+        ends = [event for event in events if event["type"] == "finished"]
+        assert ends == events[-1:]
+        [end] = ends
+        tokens = [event for event in events if event["type"] == "token"]
+        text = "".join(event["text"] for event in tokens)
+        ids = [i for event in tokens for i in event["ids"]]
+        scored = [one for event in tokens for one in event["logprobs"]]
+        assert text == end["text"]
+        assert len(ids) == end["usage"]["completion_tokens"]
+        assert [one["id"] for one in scored] == ids
+        return Answer(text, ids, [one["logprob"] for one in scored], end["reason"])
+
+    return answer
 
 
 def test_64_jobs_at_once_say_what_each_says_alone(
-    start_worker: StartWorker, producer: Producer, alone
+    start_worker: StartWorker, producer: Producer, alone, told
 ) -> None:
     jobs = image_jobs(64)
     start_worker(model=None)
@@ -89,13 +145,21 @@ def test_64_jobs_at_once_say_what_each_says_alone(
         producer.submit(**job)
     results = {job["id"]: producer.result(job["id"], wait=PATIENCE * 2) for job in jobs}
     assert {name for name, result in results.items() if not result.ok} == set()
-    said = {name: result.text for name, result in results.items()}
+    said = {name: told(name) for name in results}
     assert said == {name: alone(name) for name in results}
-    assert len(set(said.values())) > 16
+    assert {name: result.text for name, result in results.items()} == {
+        name: answer.text for name, answer in said.items()
+    }
+    assert len({answer.text for answer in said.values()}) > 16
 
 
 def test_64_jobs_and_a_worker_killed_among_them(
-    start_worker: StartWorker, producer: Producer, redis_client: redis.Redis, queue: str, alone
+    start_worker: StartWorker,
+    producer: Producer,
+    redis_client: redis.Redis,
+    queue: str,
+    alone,
+    told,
 ) -> None:
     jobs = image_jobs(64, seed=1)
     options = ("--lease", "1.5", "--max-rows", "6")
@@ -105,20 +169,55 @@ def test_64_jobs_and_a_worker_killed_among_them(
     eventually(lambda: redis_client.xlen(Keys(queue).results) >= 8, "progress")
     victim.kill()
     results = {job["id"]: producer.result(job["id"], wait=PATIENCE * 2) for job in jobs}
-    said = {name: result.text for name, result in results.items()}
-    assert said == {name: alone(name) for name in results}
+    assert {name: told(name) for name in results} == {name: alone(name) for name in results}
     rows = [fields[b"id"] for _, fields in redis_client.xrange(Keys(queue).results)]
     assert sorted(rows) == sorted(name.encode() for name in results)
-    for name in results:
-        events = [
-            msgpack.unpackb(fields[b"e"])
-            for _, fields in redis_client.xrange(Keys(queue).events(name))
-        ]
-        assert [event["seq"] for event in events] == list(range(len(events)))
-        ends = [event for event in events if event["type"] == "finished"]
-        assert ends == events[-1:]
-        tokens = "".join(event["text"] for event in events if event["type"] == "token")
-        assert tokens == ends[0]["text"] == said[name]
+
+
+def test_a_sampled_job_without_a_seed_goes_on_exactly_in_another_worker(
+    start_worker: StartWorker, producer: Producer, alone, told
+) -> None:
+    first = start_worker("--lease", "1.5", model=None)
+    fields = {"prompt": "Tell me a story", "temperature": 1.0, "ignore_eos": True, "logprobs": 1}
+    producer.submit(id="a", max_tokens=400, **fields)
+    producer.submit(id="b", max_tokens=40, stream=False, **fields)
+    reader = producer.follow("a")
+    while not isinstance(next(reader), Token):
+        pass
+    first.kill()
+    start_worker("--lease", "1.5", model=None)
+    results = {name: producer.result(name, wait=PATIENCE * 2) for name in "ab"}
+    assert results["a"].attempt > 1
+    assert {name: told(name) for name in "ab"} == {name: alone(name) for name in "ab"}
+    assert not results["a"].text.startswith(results["b"].text)
+
+
+def test_a_job_whose_tokens_are_all_there_only_ends(
+    start_worker: StartWorker, producer: Producer, redis_client: redis.Redis, queue: str, told
+) -> None:
+    """As one is found whose worker wrote the last text, and died before it wrote the end."""
+    start_worker(model=None)
+    [job] = image_jobs(1)
+    keys, dead = Keys(queue), LuaWorker(redis_client, queue, "dead")
+    for reason, most in (("stop", 60), ("length", 3)):
+        cut = f"cut-{reason}"
+        producer.submit(**{**job, "id": reason, "max_tokens": most})
+        whole = producer.result(reason, wait=PATIENCE)
+        assert whole.reason == reason
+        assert whole.provenance
+        spec = msgpack.unpackb(redis_client.hget(keys.job(reason), "spec"))
+        state = {"state": "running", "epoch": 1, "attempt": 1, "worker": "dead"}
+        packed = msgpack.packb({**spec, "id": cut})
+        redis_client.hset(keys.job(cut), mapping={**state, "spec": packed})
+        tokens = [event for event in producer.follow(reason) if isinstance(event, Token)]
+        published = [token.model_copy(update={"job": cut, "seq": UNSENT}) for token in tokens]
+        dead.append(cut, 1, Started(job=cut, model=whole.provenance.model), *published)
+        redis_client.xadd(keys.jobs(), {"id": cut})
+        result = producer.result(cut, wait=PATIENCE)
+        assert told(cut) == told(reason)
+        assert (result.text, result.reason, result.attempt) == (whole.text, reason, 2)
+        assert result.usage.completion_tokens == whole.usage.completion_tokens
+        assert result.timing.decode == result.timing.prefill == 0.0
 
 
 def bad_files(folder: Path) -> dict[str, str]:
@@ -188,7 +287,7 @@ def test_bad_pictures_fail_alone(
 def test_logprobs_come_with_their_tokens(start_worker: StartWorker, producer: Producer) -> None:
     [job] = image_jobs(1)
     start_worker(model=None)
-    producer.submit(**job, logprobs=3)
+    producer.submit(**{**job, "logprobs": 3})
     tokens = [event for event in producer.follow("j0") if isinstance(event, Token)]
     assert tokens
     for event in tokens:

@@ -1,4 +1,5 @@
-"""What the model alone says: ``python -m chaos.solo FILE`` adds ``text`` and ``reason``.
+"""What the model alone says: ``python -m chaos.solo FILE`` adds ``text``, ``reason``,
+``ids`` and ``logprobs``.
 
 Each template is answered by itself, before anything else runs. Greedy captions are compared with
 plain mlx-vlm, too. Where the two likeliest tokens are so near to each other that rounding decides,
@@ -59,14 +60,18 @@ class Solo:
         )
         generator.insert([request])
         text, reason = "", None
+        ids, logprobs = list[int](), list[float]()
         while generator.has_work():
             for response in generator.next():
                 text += response.text
                 reason = response.finish_reason or reason
+                ids += [] if response.token is None else [response.token]
+                logprobs += [response.logprobs.logprob] if response.logprobs else []
                 top = sorted(response.logprobs.top.values()) if response.logprobs else []
                 if not job.sampling.temperature and len(top) > 1 and top[-1] - top[-2] < MARGIN:
                     return None
-        return {**template, "text": text, "reason": reason}
+        told = {"logprobs": logprobs} if job.logprobs is not None else {}
+        return {**template, "text": text, "reason": reason, "ids": ids, **told}
 
     def plain(self, template: Template) -> str:
         """The same by mlx-vlm's own loop, for a greedy template with a picture."""

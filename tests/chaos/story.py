@@ -14,6 +14,9 @@ from chaos.records import ENDS, Record
 _BY_A_WORKER: Final = {"started", "progress", "token", "retrying", "finished", "failed"}
 """Events that bear the number of a worker's attempt."""
 
+NEAR: Final = 1e-3
+"""Nats by which rounding may change a log probability."""
+
 Fault = tuple[str, str]
 """A kind of :class:`chaos.check.Verdict`, and why."""
 
@@ -44,7 +47,11 @@ class StoryJudge:
         found = Found(len(ends), tokens, restarts)
         found.faults += _numbers(record, events, len(ends)) or _attempts(events)
         if not found.faults:
-            found.faults += self._content(life, age, record, _text(events))
+            told = _told(events)
+            text = "".join(event["text"] for event in told)
+            found.faults += self._content(life, age, record, text)
+            if not found.faults and ends and ends[-1]["type"] == "finished":
+                found.faults += _tokens(ends[-1], told, self._pool[life.template])
         return found
 
     def _content(self, life: Life, age: int, record: Record, text: str) -> Iterator[Fault]:
@@ -142,11 +149,31 @@ def _attempts(events: list[dict[str, Any]]) -> list[Fault]:
     return []
 
 
-def _text(events: list[dict[str, Any]]) -> str:
-    """The text since the last restart."""
-    text = ""
+def _told(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The token events since the last restart."""
+    told: list[dict[str, Any]] = []
     for event in events:
         if event["type"] == "retrying" and event["restart"]:
-            text = ""
-        text += event.get("text", "") if event["type"] == "token" else ""
-    return text
+            told = []
+        elif event["type"] == "token":
+            told.append(event)
+    return told
+
+
+def _tokens(
+    end: dict[str, Any], told: list[dict[str, Any]], template: Mapping[str, Any]
+) -> list[Fault]:
+    """What is wrong with the ids of a text, their count, or their log probabilities."""
+    if "ids" not in template:
+        return []
+    ids = [i for event in told for i in event["ids"]]
+    if ids != template["ids"] or end["usage"]["completion_tokens"] != len(ids):
+        return [("wrong", f"ids {ids}, alone {template['ids']}, usage {end['usage']}")]
+    scored = [one for event in told for one in event.get("logprobs") or ()]
+    values, right = [one["logprob"] for one in scored], template.get("logprobs", [])
+    same = len(values) == len(right) and all(
+        abs(value - alone) <= NEAR for value, alone in zip(values, right, strict=True)
+    )
+    if not same or [one["id"] for one in scored] != ids[: len(right)]:
+        return [("wrong", f"log probabilities {scored}, alone {right}")]
+    return []

@@ -1,8 +1,9 @@
 """What the jobs of a run ask for: a pool of templates, each used under many ids.
 
 A template is a map: ``name``, ``fields`` (those of the job), ``image`` (a file, or None), and
-after the solo run ``text`` and ``reason``. A toxic template has ``code`` instead: how it must
-fail. ``push`` templates are written by hand, past the producer's own checks.
+after the solo run ``text``, ``reason``, ``ids``, and ``logprobs`` if asked for. A toxic template
+has ``code`` instead: how it must fail. ``push`` templates are written by hand, past the producer's
+own checks.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _caption(rng: random.Random) -> Template:
 
 def _long_caption(rng: random.Random) -> Template:
     fields = {"prompt": rng.choice(_ASKED), "max_tokens": rng.randint(100, 400)}
-    return {"fields": {**fields, "ignore_eos": True}, "pictured": True}
+    return {"fields": {**fields, "ignore_eos": True, "logprobs": 2}, "pictured": True}
 
 
 def _seeded_caption(rng: random.Random) -> Template:
@@ -92,6 +93,7 @@ def _long_text(rng: random.Random) -> Template:
 
 def _seeded_text(rng: random.Random) -> Template:
     fields = {"prompt": rng.choice(_TEXTS), "max_tokens": rng.randint(100, 600), **_hot(rng)}
+    fields["logprobs"] = 0
     if rng.random() < 0.5:
         fields["stop"] = ["zz", " the", "9"]
     return {"fields": fields}

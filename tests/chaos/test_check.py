@@ -16,10 +16,20 @@ from chaos.diary import Diary, Life, Lives
 from chaos.records import Snapshot, expire, flush, read_record
 from lua_worker import LuaWorker
 from mlxq_producer.embedded import EmbeddedServer
-from mlxq_schemas import Cancelled, ExpiredEvent, Finished, Job, Queued, Started, Token
+from mlxq_schemas import (
+    Cancelled,
+    ExpiredEvent,
+    Finished,
+    Job,
+    Queued,
+    Started,
+    Token,
+    TokenLogprob,
+    Usage,
+)
 from mlxq_schemas.wire import encode_event
 
-POOL = {
+POOL: dict[str, dict[str, Any]] = {
     "t": {"name": "t", "text": "a red circle", "reason": "stop"},
     "other": {"name": "other", "text": "two blue squares", "reason": "stop"},
     "broken": {"name": "broken", "code": "media_invalid"},
@@ -387,3 +397,27 @@ def test_a_diary_says_what_was_written_but_for_the_line_that_a_kill_cut(
     again = Diary(path)
     again.close()
     assert again.lives.last() == [found]
+
+
+def test_other_ids_or_log_probabilities_are_wrong(
+    redis_client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = LuaWorker(redis_client, queue)
+    submit(other)
+    [(entry, _)] = other.read()
+    epoch = other.claim("a", entry)[1]
+    scored = [TokenLogprob(id=i, logprob=-0.25) for i in (7, 2)]
+    text = "a red circle"
+    other.append("a", epoch, Token(job="a", text=text, ids=[7], logprobs=scored[:1]))
+    other.append("a", epoch, Token(job="a", text="", ids=[2], logprobs=scored[1:]))
+    end = Finished(job="a", reason="stop", text=text, usage=Usage(completion_tokens=2))
+    other.finish("a", epoch, entry, text, event=end)
+    right = {**POOL["t"], "ids": [7, 2], "logprobs": [-0.25, -0.2501]}
+    for template, wrong in (
+        (right, 0),
+        ({**right, "ids": [7]}, 1),
+        ({**right, "logprobs": [-0.25]}, 1),
+        ({**right, "logprobs": [-0.25, -0.5]}, 1),
+    ):
+        monkeypatch.setitem(POOL, "t", template)
+        assert judge(other, life()).wrong == wrong

@@ -162,7 +162,7 @@ def _byte_tokens(tokenizer: Any, decode: Callable[[list[int]], str]) -> dict[int
     """The byte that each byte-fallback token stands for; empty if the tokenizer has none."""
     found: dict[int, int] = {}
     for text, token in tokenizer.get_vocab().items():
-        if match := _BYTE_TOKEN.fullmatch(text):
+        if match := _BYTE_TOKEN.fullmatch(str(text)):
             found[token] = int(match[1], 16)
     # The name alone does not make it one: the decoder must take it for a byte.
     letters = [token for token, byte in found.items() if byte == ord("A")]

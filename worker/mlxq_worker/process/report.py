@@ -25,6 +25,7 @@ from mlxq_schemas import (
 )
 from mlxq_schemas.errors import GenerationFailed, JobTimeout, MlxqError
 from mlxq_worker.engine.request import Response, Times
+from mlxq_worker.process.counters import Counters
 from mlxq_worker.process.flight import Flight, Flights, Stage, Stop
 from mlxq_worker.process.redact import redact
 from mlxq_worker.queue.outbox import Closing, Ending, PutOff
@@ -52,36 +53,6 @@ class Retries:
         """Seconds to wait after so many errors (from 1): doubled each time, with jitter."""
         longest = min(LONGEST_DELAY, self.delay * 2.0 ** min(errors - 1, 32))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards nothing
-
-
-@dataclass
-class Counters:
-    """Since the start: jobs ended, jobs put off, and what was computed, whatever became of its job.
-
-    ``tokens`` were generated; ``prompt_tokens`` are those of the prompts that were begun, once an
-    attempt, and ``cached_tokens`` how many of these came from the caches.
-    """
-
-    done: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    put_off: int = 0
-    tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-
-    def add(self, response: Response) -> None:
-        """Count what the engine did for a row."""
-        self.tokens += response.token is not None
-        usage, times = response.usage, response.times
-        if usage is not None and times is not None and times.begun:
-            self.prompt_tokens += usage.prompt_tokens
-            self.cached_tokens += usage.cached_tokens
-
-    @property
-    def ended(self) -> int:
-        return self.done + self.failed + self.cancelled + self.expired
 
 
 class Reporter:

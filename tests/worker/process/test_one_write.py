@@ -48,7 +48,7 @@ class Eager:
         other.submit(self.job)
         [(entry, _)] = other.read()
         where = Entry(other.keys.jobs(), entry.decode(), "a")
-        [claim] = Claimer(other.keys, other.name, 600).claim(link, [where])
+        [claim] = Claimer(other.keys, other.name, Retention(60, 600)).claim(link, [where])
         assert isinstance(claim, Claim)
         flight = self.flights.reserve(where)
         assert flight is not None

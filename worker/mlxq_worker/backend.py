@@ -24,8 +24,11 @@ class Generator(Protocol):
         """One step: at most one prefill slice and one decode step."""
         ...
 
-    def abort(self, request_id: str) -> None:
-        """Ask for the end of a request at the next step; any thread may call it."""
+    def abort(self, which: int | str) -> None:
+        """Ask for the end of a request at the next step; any thread may call it.
+
+        A uid names one life of a request, a request id those inserted so far.
+        """
         ...
 
     def has_work(self) -> bool:

@@ -48,7 +48,13 @@ def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
     )
     return Backend(
         generator=generator,
-        prepare=Preparer(loaded.processor, policy, loaded.context, config.input_cache_bytes),
+        prepare=Preparer(
+            loaded.processor,
+            policy,
+            loaded.context,
+            config.input_cache_bytes,
+            generator.vocabulary,
+        ),
         names=_names(loaded, identity, config.model_name),
         identity=identity,
         max_rows=config.max_rows,

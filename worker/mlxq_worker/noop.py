@@ -45,7 +45,7 @@ class EchoGenerator:
         self._seconds = seconds
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
-        self._aborts: deque[str] = deque()
+        self._aborts: deque[tuple[int | str, int]] = deque()
         self._last_uid = 0
         self._generated = 0
 
@@ -73,9 +73,9 @@ class EchoGenerator:
         self._generated += sum(response.token is not None for response in answered)
         return responses + answered
 
-    def abort(self, request_id: str) -> None:
-        """End a request at the next step; any thread may call it."""
-        self._aborts.append(request_id)
+    def abort(self, which: int | str) -> None:
+        """End a uid, or all of a request id inserted so far, at the next step; from any thread."""
+        self._aborts.append((which, self._last_uid))
 
     def has_work(self) -> bool:
         """True while a request waits or runs."""
@@ -98,10 +98,16 @@ class EchoGenerator:
         return [_cancelled(row) for row in ended]
 
     def _end_aborted(self) -> list[Response]:
-        wanted = {self._aborts.popleft() for _ in range(len(self._aborts))}
+        wanted = [self._aborts.popleft() for _ in range(len(self._aborts))]
         if not wanted:
             return []
-        ended = [r for r in (*self._rows, *self._waiting) if r.request.request_id in wanted]
+        uids = {which for which, _ in wanted}
+        lives = dict(wanted)
+        ended = [
+            row
+            for row in (*self._rows, *self._waiting)
+            if row.uid in uids or row.uid <= lives.get(row.request.request_id, 0)
+        ]
         gone = {row.uid for row in ended}
         self._rows = [row for row in self._rows if row.uid not in gone]
         self._waiting = deque(row for row in self._waiting if row.uid not in gone)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import tiny_models
-from mlxq_schemas import Sampling
+from mlxq_schemas import Sampling, TokenLogprob
 from mlxq_worker.engine.generator import BatchGenerator
 from mlxq_worker.engine.request import Request, Response
 from mlxq_worker.models.load import LoadedModel, load_model
+from near_logprobs import near
 from pictures import random_picture, table
 
 DEEPSTACK = Path(__file__).parents[2] / "fixtures" / "deepstack"
@@ -89,7 +90,13 @@ class Bench:
             codes, key, _ = table(rng, rng.choice((1, 8, 20)))
             text = self.prompt(("user", 0, f"{codes}\nWhat is the code of {key}?"))
         settings = {"max_tokens": rng.choice((5, 30, 60)), **sampling}
-        return Request(name, prompt=text, images=images, sampling=Sampling(**settings))
+        return Request(
+            name,
+            prompt=text,
+            images=images,
+            sampling=Sampling(**settings),
+            logprobs=(2, 0, 3, 2)[kind],
+        )
 
     def requests(self, count: int, seed: int = 0, **sampling: Any) -> list[Request]:
         rng = random.Random(seed)
@@ -122,6 +129,20 @@ class Bench:
             before_step(generator, step)
         return outcomes
 
+    def texts(self, count: int, seed: int = 0, **sampling: Any) -> list[Request]:
+        """Short requests of text alone that do not end by themselves, with log probabilities."""
+        rng = random.Random(seed)
+        settings = {"max_tokens": 12, "ignore_eos": True, **sampling}
+        return [
+            Request(
+                f"t{n}",
+                prompt_ids=[rng.randrange(20, 1000) for _ in range(rng.randint(2, 30))],
+                sampling=Sampling(**settings),
+                logprobs=3,
+            )
+            for n in range(count)
+        ]
+
     @staticmethod
     def outcome() -> Outcome:
         """An empty outcome, to collect a row's responses in."""
@@ -136,19 +157,23 @@ class Bench:
 
 
 class Outcome:
-    """What one row gave."""
+    """What one row gave. Equal outcomes have equal log probabilities too, to 1e-4."""
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.text = ""
+        self.logprobs: list[TokenLogprob] = []
         self.last: Response | None = None
 
     def add(self, response: Response) -> None:
         assert self.last is None, "a response after the last one"
         if response.token is not None:
             self.tokens.append(response.token)
+        if response.logprobs is not None:
+            assert response.logprobs.id == response.token
+            self.logprobs.append(response.logprobs)
         self.text += response.text
         if response.finished:
             self.last = response
@@ -160,10 +185,12 @@ class Outcome:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Outcome):
             return NotImplemented
-        return (self.tokens, self.text, self.reason) == (other.tokens, other.text, other.reason)
+        mine, others = ((o.tokens, o.text, o.reason) for o in (self, other))
+        return mine == others and near(self.logprobs, other.logprobs)
 
     def __repr__(self) -> str:
-        return f"Outcome({self.text!r}, {self.reason}, {self.tokens})"
+        chosen = [round(one.logprob, 4) for one in self.logprobs]
+        return f"Outcome({self.text!r}, {self.reason}, {self.tokens}, {chosen})"
 
 
 @pytest.fixture(scope="session")

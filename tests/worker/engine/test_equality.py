@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from near_logprobs import near
+
 
 @pytest.mark.parametrize(
     ("max_rows", "prefill_step"), [(16, 2048), (5, 16), pytest.param(3, 1, marks=pytest.mark.slow)]
@@ -43,6 +45,7 @@ def test_a_resumed_row_goes_on_as_if_it_had_never_stopped(bench):
     for request in resumed:
         before, after = whole[request.request_id], rest[request.request_id]
         assert [*request.prior_ids, *after.tokens] == before.tokens
+        assert near(after.logprobs, before.logprobs[len(request.prior_ids) :])
         assert before.text.endswith(after.text)
         assert after.last.usage == before.last.usage
 

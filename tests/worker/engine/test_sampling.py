@@ -11,7 +11,9 @@ import pytest
 
 from mlxq_schemas import Sampling
 from mlxq_worker.engine.request import Request
-from mlxq_worker.engine.sampler import random_keys
+from mlxq_worker.engine.row import Row
+from mlxq_worker.engine.sampler import Sampler, random_keys
+from mlxq_worker.engine.text import ByteLevelDetokenizer, StopMatcher
 
 
 def with_sampling(request, **values):
@@ -131,3 +133,94 @@ def test_random_keys_are_fixed_and_distinct():
     # The first output of the published splitmix64 for seed 0.
     first = random_keys(seeds[:1], np.array([0], dtype=np.uint64))
     assert first.tolist() == [[0xE220A839, 0x7B1DCDAF]]
+
+
+COLD = (1e-320, 1e-45, 1e-40, 1e-38, 3e-37, 1e-30, 1e-12, 9e-6)
+
+
+def test_temperatures_that_overflow_act_as_greedy(bench):
+    requests = bench.texts(len(COLD), seed=61)
+    cold = [
+        replace(r, sampling=r.sampling.model_copy(update={"temperature": t, "seed": n}))
+        for n, (r, t) in enumerate(zip(requests, COLD, strict=True))
+    ]
+    hot = [
+        replace(r, request_id=f"hot {r.request_id}", sampling=Sampling(**values, seed=3))
+        for r, values in zip(
+            requests,
+            ({"temperature": 1.5, "top_p": 0.5, "max_tokens": 4}, {"min_p": 0.2, "max_tokens": 4}),
+            strict=False,
+        )
+    ]
+    outcomes = bench.run([*cold, *hot])
+    greedy = bench.solo(requests)
+    assert {name: outcomes[name] for name in greedy} == greedy
+
+
+@pytest.mark.parametrize("temperature", [10.0, 1e20, 1e38, 1e300, float("inf")])
+def test_temperatures_of_any_size_stay_finite(bundled_bench, temperature):
+    """Beyond what a job may say, too: all tokens are then as likely."""
+    values = {"temperature": temperature, "top_k": 50, "top_p": 0.99, "min_p": 1e-6, "seed": 1}
+    [request] = bundled_bench.texts(1, seed=62)
+    request.sampling = request.sampling.model_copy(update=values)
+    [out] = bundled_bench.run([request]).values()
+    assert out.reason == "length"
+    assert len(set(out.tokens)) > 5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"top_k": 10**9},
+        {"top_k": 10**30},
+        {"top_p": 1e-320},
+        {"top_p": 1e-45},
+        {"min_p": 1.0},
+        {"min_p": 1e-320},
+        {"repetition_penalty": 1e-320},
+        {"repetition_penalty": 1e-40},
+        {"repetition_penalty": 10.0},
+        {"presence_penalty": -2.0, "frequency_penalty": -2.0},
+        {"logit_bias": {5: 100.0, 6: -100.0}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("temperature", [1e-40, 1.0, 10.0])
+def test_extreme_settings_end_well_and_as_alone(bundled_bench, values, temperature):
+    requests = bundled_bench.texts(3, seed=64, max_tokens=6)
+    extreme = {**values, "temperature": temperature, "seed": 5}
+    requests[0].sampling = requests[0].sampling.model_copy(update=extreme)
+    outcomes = bundled_bench.run(requests)
+    assert outcomes == bundled_bench.solo(requests)
+    assert outcomes["t0"].reason == "length"
+
+
+def rows_of(*samplings: Sampling) -> list[Row]:
+    return [
+        Row(
+            uid=n,
+            request=Request(str(n), sampling=sampling),
+            detokenizer=ByteLevelDetokenizer({}),
+            stops=StopMatcher([]),
+            eos=frozenset(),
+            max_tokens=1,
+            seed=n,
+        )
+        for n, sampling in enumerate(samplings)
+    ]
+
+
+@pytest.mark.parametrize("neighbour", [{"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}], ids=str)
+def test_settings_that_are_off_cut_nothing_beside_a_row_that_filters(neighbour):
+    """Sums of float32 shares reach 1 long before the last of many tokens."""
+    vocab = 150_000
+    rows = rows_of(
+        Sampling(temperature=1.0), Sampling(temperature=1.0, **neighbour), Sampling(temperature=1.0)
+    )
+    sampler = Sampler(rows, [[] for _ in rows], vocab)
+    rng = np.random.default_rng(0)
+    logits = mx.array(rng.normal(size=(3, vocab)).astype(np.float32))
+    kept = np.isfinite(np.array(sampler._filter(logits)))
+    assert kept[0].all()
+    assert kept[2].all()
+    assert 0 < kept[1].sum() < vocab

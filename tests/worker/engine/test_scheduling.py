@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlxq_schemas import Sampling
-from mlxq_worker.engine import cohorts
+from mlxq_worker.engine import cohorts, generator
 from mlxq_worker.engine.request import Request
 from pictures import draw
 
@@ -40,13 +40,15 @@ def test_a_failing_step_is_bisected_to_the_guilty_row(bundled_bench):
     assert outcomes == bundled_bench.solo(good)
 
 
-def test_rows_preempted_for_memory_equal_solo_rows(bundled_bench):
+def test_rows_preempted_for_memory_equal_solo_rows(bundled_bench, monkeypatch):
+    """No growth is promised: rows that are admitted by their prompts outgrow the limit."""
+    monkeypatch.setattr(generator, "GROWTH", 0)
     requests = bundled_bench.requests(8, seed=12, max_tokens=60, ignore_eos=True)
     one_row = 4 * 2 * 2 * 32 * 4 * 256
     stats = {}
     outcomes = bundled_bench.run(
         requests,
-        before_step=lambda generator, step: stats.update(generator.stats()),
+        before_step=lambda engine, step: stats.update(engine.stats()),
         max_rows=8,
         max_cache_bytes=int(one_row * 2.2),
     )

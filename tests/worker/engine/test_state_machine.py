@@ -7,7 +7,13 @@ import random
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 
 class Boom(Exception):
@@ -34,25 +40,42 @@ def run_machine(bench, examples: int) -> None:
             solo[seed] = bench.solo([request])["x"]
         return solo[seed]
 
+    adapter = bench.generator()._adapter
+    row = adapter.make_cache()
+    adapter.prefill_text([9] * 100, 0, row)
+    page = sum(layer.nbytes for layer in row)
+
     class Machine(RuleBasedStateMachine):
         def __init__(self):
             super().__init__()
-            self.generator = bench.generator(
-                max_rows=4, prefill_step=48, mixed_step=32, max_cache_bytes=900_000
-            )
-            self.seeds: dict[str, int] = {}
-            self.spoiled: set[str] = set()
-            self.outcomes: dict[str, object] = {}
+            self.generator = bench.generator(max_rows=4, prefill_step=48, mixed_step=32)
+            self.limit = 0
+            self.names: dict[int, str] = {}
+            self.seeds: dict[int, int] = {}
+            self.spoiled: set[int] = set()
+            self.outcomes: dict[int, object] = {}
 
-        @rule(seed=st.integers(0, 30), fault=st.sampled_from(["", "", "", "raise"]))
-        def insert(self, seed, fault):
-            name = f"r{len(self.seeds)}"
+        @initialize(pages=st.sampled_from([0, 1.5, 3, 6]))
+        def limit_memory(self, pages):
+            self.limit = int(pages * page)
+            self.generator = bench.generator(
+                max_rows=4, prefill_step=48, mixed_step=32, max_cache_bytes=self.limit
+            )
+
+        @rule(
+            name=st.sampled_from("abcdefgh"),
+            seed=st.integers(0, 30),
+            fault=st.sampled_from(["", "", "", "raise"]),
+        )
+        def insert(self, name, seed, fault):
+            """Names come again, also while an earlier life of theirs goes on."""
             request = bench.request(name, random.Random(seed))
             if fault:
                 request.logits_processors = [self.raise_at(seed % 6)]
-                self.spoiled.add(name)
-            self.seeds[name] = seed
-            self.generator.insert([request])
+            [uid] = self.generator.insert([request])
+            if fault:
+                self.spoiled.add(uid)
+            self.names[uid], self.seeds[uid] = name, seed
 
         @staticmethod
         def raise_at(at):
@@ -67,15 +90,21 @@ def run_machine(bench, examples: int) -> None:
         def run(self, steps):
             for _ in range(steps):
                 for response in self.generator.next():
-                    outcome = self.outcomes.setdefault(response.request_id, bench.outcome())
+                    assert self.names[response.uid] == response.request_id
+                    outcome = self.outcomes.setdefault(response.uid, bench.outcome())
                     outcome.add(response)
 
+        @rule(name=st.sampled_from("abcdefgh"))
+        def abort(self, name):
+            self.generator.abort(name)
+            self.spoiled |= {uid for uid, other in self.names.items() if other == name}
+
         @rule(data=st.data())
-        def abort(self, data):
-            if self.seeds:
-                name = data.draw(st.sampled_from(sorted(self.seeds)))
-                self.generator.abort(name)
-                self.spoiled.add(name)
+        def abort_one_life(self, data):
+            if self.names:
+                uid = data.draw(st.sampled_from(sorted(self.names)))
+                self.generator.abort(uid)
+                self.spoiled.add(uid)
 
         @rule(data=st.data())
         def fail_one_step(self, data):
@@ -98,15 +127,17 @@ def run_machine(bench, examples: int) -> None:
         @invariant()
         def limits_hold(self):
             stats = self.generator.stats()
-            assert stats["prefilling"] + stats["decoding"] <= 4
+            rows = stats["prefilling"] + stats["decoding"]
+            assert rows <= 4
+            assert rows < 2 or not self.limit or stats["cache_bytes"] <= self.limit
 
         def teardown(self):
             while self.generator.has_work():
                 self.run(1)
-            for name, seed in self.seeds.items():
-                outcome = self.outcomes[name]
+            for uid, seed in self.seeds.items():
+                outcome = self.outcomes[uid]
                 assert outcome.last is not None
-                if name not in self.spoiled and outcome.reason != "error":
+                if uid not in self.spoiled and outcome.reason != "error":
                     assert outcome == alone(seed)
 
     run_state_machine_as_test(

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mlxq_schemas import Job
-from mlxq_schemas.errors import JobError, MediaError, PromptTooLong, Unsupported
+from mlxq_schemas.errors import InvalidJob, JobError, MediaError, PromptTooLong, Unsupported
 from mlxq_worker.models.load import load_model
 from mlxq_worker.prepare.media import MediaPolicy
 from mlxq_worker.prepare.preparer import Preparer
@@ -116,3 +116,22 @@ def test_every_field_of_the_messages_is_in_the_prompt(processor, tmp_path):
     for word in words[1:]:
         places.append(text.index(word, places[-1] + 1))
     assert "vision" in text[places[-2] : places[-1]]
+
+
+def test_a_bias_for_a_token_that_the_model_lacks_is_named(processor):
+    """Before anything is fetched or read."""
+    prepare = Preparer(processor, MediaPolicy(), CONTEXT, vocabulary=1024)
+    fields = {"id": "j1", "prompt": "a", "images": ["/no/such/file.png"]}
+    for wrong in (1024, 5_000_000_000):
+        job = Job.model_validate({**fields, "sampling": {"logit_bias": {3: 1.0, wrong: 2.0}}})
+        with pytest.raises(InvalidJob, match=f"j1: logit_bias has the token id {wrong}") as caught:
+            prepare(job, NO_BLOB)
+        assert caught.value.code == "invalid_job"
+    job = Job.model_validate({"id": "j1", "prompt": "a", "sampling": {"logit_bias": {1023: 1.0}}})
+    assert prepare(job, NO_BLOB).sampling.logit_bias == {1023: 1.0}
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_named(processor):
+    job = Job.model_validate({"id": "j1", "prompt": "fox cat"})
+    with pytest.raises(InvalidJob, match="j1: the prompt has the token id"):
+        Preparer(processor, MediaPolicy(), CONTEXT, vocabulary=5)(job, NO_BLOB)

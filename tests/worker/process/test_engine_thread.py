@@ -13,6 +13,7 @@ from mlxq_schemas import Usage
 from mlxq_schemas.errors import EngineFailed, InvalidJob, ModelNotLoaded
 from mlxq_worker.backend import Backend
 from mlxq_worker.engine.request import Request, Response
+from mlxq_worker.noop import EchoGenerator
 from mlxq_worker.process.engine_thread import MAX_FAULTS, EngineThread
 
 
@@ -109,6 +110,57 @@ def test_an_abort_follows_its_request(room: Room) -> None:
     room.engine.abort("a")
     room.engine.start()
     assert room.answer().request_id == "a"
+
+
+def test_an_abort_ends_the_lives_put_before_it() -> None:
+    """The same id is put again at once: it lives."""
+    generator, ends = EchoGenerator(max_rows=4), queue.SimpleQueue[Response]()
+
+    def report(responses: Sequence[Response]) -> None:
+        for response in responses:
+            if response.finished:
+                ends.put(response)
+
+    engine = EngineThread(
+        lambda: Backend(generator, lambda job, _: Request(job.id), frozenset(), "noop", 4), report
+    )
+    engine.put(Request("a", prompt="one"))
+    engine.abort("a")
+    engine.put(Request("a", prompt="two"))
+    engine.start()
+    found = [ends.get(timeout=10) for _ in range(2)]
+    engine.stop()
+    assert engine.join(10)
+    assert {response.uid: response.finish_reason for response in found} == {
+        1: "cancelled",
+        2: "stop",
+    }
+
+
+def test_a_failed_step_fails_each_life_once() -> None:
+    generator, ends = EchoGenerator(max_rows=4), queue.SimpleQueue[Response]()
+    step, faults = generator.next, [RuntimeError("once")]
+
+    def fail_once() -> list[Response]:
+        if faults:
+            raise faults.pop()
+        return step()
+
+    generator.next = fail_once  # type: ignore[method-assign]
+    engine = EngineThread(
+        lambda: Backend(generator, lambda job, _: Request(job.id), frozenset(), "noop", 4),
+        lambda responses: [ends.put(r) for r in responses if r.finished] and None,
+    )
+    engine.put(Request("a", prompt="one"))
+    engine.put(Request("a", prompt="two"))
+    engine.start()
+    failed = [ends.get(timeout=10) for _ in range(2)]
+    assert [(r.uid, r.finish_reason) for r in failed] == [(1, "error"), (2, "error")]
+    engine.put(Request("a", prompt="three"))
+    rest = {r.uid: r.finish_reason for r in (ends.get(timeout=10) for _ in range(3))}
+    engine.stop()
+    assert engine.join(10)
+    assert rest == {1: "cancelled", 2: "cancelled", 3: "stop"}
 
 
 def test_a_request_that_cannot_be_inserted_fails_alone(room: Room) -> None:

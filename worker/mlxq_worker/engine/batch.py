@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,20 @@ import numpy as np
 
 from mlxq_schemas import TokenLogprob
 from mlxq_schemas.errors import GenerationFailed, MlxqError
-from mlxq_worker.engine.logprobs import Logprobs
+from mlxq_worker.engine.logprobs import KnownLogprobs, Logprobs
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.sampler import Sampler
+from mlxq_worker.engine.slots import Slots
 from mlxq_worker.models import caches
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.footprint import Footprint
 from mlxq_worker.models.quantised import Quantisation
+
+_FAULTS = {
+    1: "the model gave NaN or infinite logits",
+    2: "a logits processor gave NaN, positive infinity, or no finite logit at all",
+}
+"""What can be wrong with a row's logits."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +37,19 @@ class Step:
     logprobs: TokenLogprob | None = None
     error: MlxqError | None = None
 
+    @property
+    def ends(self) -> bool:
+        """True if the row has nothing more to come."""
+        return self.error is not None or self.row.finish_reason is not None
+
 
 class DecodeBatch:
     """Rows, their merged caches, and the tokens to feed next.
 
     A step queues its work before it reads the tokens of the step before, so that the device
-    never waits for Python. ``_pending`` [rows] are the tokens to feed: where ``_sampled`` is
-    True the model generated that token (else it is the last token of the row's prompt), and
-    where ``_unread`` is True it is not yet known here. ``suspicion`` is set while the batch is
-    one half of a batch whose step failed. ``how``: keys and values are quantised.
+    never waits for Python. ``suspicion`` is set while the batch is one half of a batch whose step
+    failed. ``how``: keys and values are quantised. After a method has raised, the batch is good
+    for nothing but its ``rows``.
     """
 
     def __init__(
@@ -46,180 +58,183 @@ class DecodeBatch:
         self._adapter = adapter
         self.suspicion = suspicion
         self.how = how
-        self.rows: list[Row] = []
+        self._slots: Slots | None = None
         self._cache: list[Any] = []
-        self._pending: mx.array | None = None
-        self._broken: mx.array | None = None
-        self._logprobs: Logprobs | None = None
-        self._sampled: list[bool] = []
-        self._unread: list[bool] = []
         self._sampler: Sampler | None = None
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._slots) if self._slots is not None else 0
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """In the order of the caches."""
+        return self._slots.rows if self._slots is not None else ()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the caches."""
         return sum(int(cache.nbytes) for cache in self._cache)
 
-    @property
-    def growth(self) -> int:
+    def growth(self, footprint: Footprint) -> int:
         """Bytes by which the next step enlarges the caches: a page, where a layer is full."""
-        return sum(caches.growth(cache) for cache in self._cache)
+        return footprint.growth(self._cache, len(self))
 
     def join(self, newcomers: Sequence[Row]) -> None:
         """Add rows whose whole prompt but its last token is in their own caches."""
         if not newcomers:
             return
         merged = caches.merge([row.filling.cache for row in newcomers if row.filling], self.how)
-        if self.rows:
-            caches.extend(self._cache, merged)
-        else:
+        joining = Slots.of(newcomers)
+        if self._slots is None:
             self._cache = merged
-        tokens = mx.array([row.ids[-1] for row in newcomers], dtype=mx.uint32)
-        healthy = mx.zeros(len(newcomers), dtype=mx.bool_)
-        if self._pending is None or self._broken is None:
-            self._pending, self._broken = tokens, healthy
+            self._put(joining)
         else:
-            self._pending = mx.concatenate([self._pending, tokens])
-            self._broken = mx.concatenate([self._broken, healthy])
+            self._put(self._slots.joined(joining))
+            caches.extend(self._cache, merged)
         for row in newcomers:
             row.filling = None
-        self.rows += newcomers
-        self._sampled += [False] * len(newcomers)
-        self._unread += [False] * len(newcomers)
-        self._sampler = None
 
     def remove(self, leaving: Sequence[Row]) -> None:
         """Drop rows and their part of the caches."""
+        slots = self._slots
+        if slots is None:
+            return
         gone = {row.uid for row in leaving}
-        keep = [n for n, row in enumerate(self.rows) if row.uid not in gone]
-        if len(keep) == len(self.rows):
+        places = [n for n, row in enumerate(slots.rows) if row.uid not in gone]
+        if len(places) == len(slots):
             return
-        self.rows = [self.rows[n] for n in keep]
-        self._sampled = [self._sampled[n] for n in keep]
-        self._unread = [self._unread[n] for n in keep]
-        self._sampler = None
-        if not keep or self._pending is None or self._broken is None:
-            self._cache, self._pending, self._broken = [], None, None
+        if not places:
+            self._cache = []
+            self._put(None)
             return
-        indices = mx.array(keep)
-        self._pending, self._broken = self._pending[indices], self._broken[indices]
-        if self._logprobs is not None:
-            self._logprobs = self._logprobs.filter(indices)
+        self._put(slots.keep(places))
+        indices = mx.array(places)
         for cache in self._cache:
             cache.filter(indices)
 
-    def step(self) -> list[Step]:
-        """Advance every row by a token; returns what the step before brought to light."""
-        if any(row.request.logits_processors for row in self.rows):
+    def _put(self, slots: Slots | None) -> None:
+        """Other rows, or others' places: what the sampler knows by place is void."""
+        self._slots, self._sampler = slots, None
+
+    def step(self) -> Iterator[Step]:
+        """Advance every row by a token; gives what the step before brought to light.
+
+        Each outcome is handed over as soon as its row has changed, so that none is lost when a
+        later part of the step raises. Take all of them: the last part of the work comes behind.
+        """
+        slots = self._slots
+        if slots is None:
+            return
+        if any(row.request.logits_processors for row in slots.rows):
             # Custom processors see the tokens so far, so these must be read first.
-            return self._read(self._snapshot()) + self._advance()
-        before = self._snapshot()
-        failed = self._advance() if self._any_goes_on() else []
-        return failed + self._read(before)
+            yield from self._read(slots)
+            yield from self._advance()
+            return
+        if _any_goes_on(slots):
+            yield from self._advance()
+        yield from self._read(slots)
 
-    def _snapshot(self) -> _Sampled:
-        unread = [
-            row if unread else None for row, unread in zip(self.rows, self._unread, strict=True)
-        ]
-        return _Sampled(self._pending, self._broken, unread, self._logprobs)
-
-    def _any_goes_on(self) -> bool:
-        return any(
-            len(row.tokens) + unread < row.max_tokens
-            for row, unread in zip(self.rows, self._unread, strict=True)
-        )
-
-    def _advance(self) -> list[Step]:
+    def _advance(self) -> Iterator[Step]:
         """Queue one forward pass and the choice of the next tokens; nothing is waited for."""
-        if not self.rows or self._pending is None:
-            return []
-        positions = np.array([row.fed + row.rope_delta for row in self.rows], dtype=np.int32)
-        logits = self._adapter.decode(self._pending, positions, self._cache)
-        broken = mx.isnan(mx.sum(logits * 0, axis=-1))
+        slots = self._slots
+        if slots is None:
+            return
+        positions = np.array([row.fed + row.rope_delta for row in slots.rows], dtype=np.int32)
+        logits = self._adapter.decode(slots.tokens, positions, self._cache).astype(mx.float32)
+        if 0 < self._adapter.vocabulary < logits.shape[-1]:
+            # A head with padding may have more ids than can be fed again.
+            logits = logits[:, : self._adapter.vocabulary]
+        faults = mx.isnan(mx.sum(logits * 0, axis=-1)).astype(mx.uint8)
         own = mx.array(logits)  # before processors, which write into the logits
-        logits, failed = self._custom(logits)
+        logits, faults, failed = _custom(slots.rows, logits, faults)
         if self._sampler is None:
-            self._sampler = self._make_sampler(logits.shape[-1])
-        known = [len(row.tokens) for row in self.rows]
+            self._sampler = Sampler(slots.rows, slots.history(), logits.shape[-1])
+        known = [len(row.tokens) for row in slots.rows]
         tokens = self._sampler(
             logits,
-            self._pending,
-            np.array(self._sampled),
-            np.array(known, dtype=np.uint64) + np.array(self._unread, dtype=np.uint64),
+            slots.tokens,
+            np.array(slots.sampled),
+            np.array(known, dtype=np.uint64) + np.array(slots.unread, dtype=np.uint64),
         )
-        asked = [row.request.logprobs for row in self.rows if row.request.logprobs is not None]
-        self._logprobs = Logprobs.of(own, tokens, max(asked)) if asked else None
-        mx.async_eval(tokens, broken, self._logprobs.arrays if self._logprobs else [])
-        for row in self.rows:
+        asked = [row.request.logprobs for row in slots.rows if row.request.logprobs is not None]
+        logprobs = Logprobs.of(own, tokens, max(asked)) if asked else None
+        mx.async_eval(tokens, faults, logprobs.arrays if logprobs else [])
+        for row in slots.rows:
             row.fed += 1
-        self._pending, self._broken = tokens, broken
-        self._sampled = [True] * len(self.rows)
-        self._unread = [True] * len(self.rows)
+        self._slots = slots.fed(tokens, faults, logprobs)
+        yield from failed
         self.remove([step.row for step in failed])
-        return failed
 
-    def _make_sampler(self, vocab: int) -> Sampler:
-        """A sampler whose token counts stop short of the pending tokens: a step adds these."""
-        read = zip(self.rows, self._sampled, self._unread, strict=True)
-        history = [
-            row.tokens[:-1] if sampled and not unread else row.tokens
-            for row, sampled, unread in read
-        ]
-        return Sampler(self.rows, history, vocab)
-
-    def _custom(self, logits: mx.array) -> tuple[mx.array, list[Step]]:
-        """Run the rows' own logits processors; a row whose processor raises fails alone."""
-        failed: list[Step] = []
-        for n, row in enumerate(self.rows):
-            try:
-                for processor in row.request.logits_processors:
-                    logits[n] = processor(row.tokens, logits[n])
-            except Exception as error:
-                failed.append(
-                    Step(row, error=GenerationFailed(f"a logits processor raised: {error!r}"))
-                )
-        return logits, failed
-
-    def _read(self, sampled: _Sampled) -> list[Step]:
-        """Wait for sampled tokens, add each to its row, and drop the rows that end with it."""
-        if sampled.tokens is None or sampled.broken is None or not any(sampled.rows):
-            return []
-        if sampled.tokens is self._pending:
-            self._unread = [False] * len(self.rows)
-        tokens, broken = np.array(sampled.tokens), np.array(sampled.broken)
+    def _read(self, slots: Slots) -> Iterator[Step]:
+        """Wait for chosen tokens, add each to its row, and drop the rows that end with it."""
+        if not any(slots.unread):
+            return
+        # All is read before any row changes: this waits, and what the device met is raised here.
+        tokens, faults = np.array(slots.tokens), np.array(slots.faults)
+        logprobs = slots.logprobs.known() if slots.logprobs is not None else None
+        if slots is self._slots:
+            self._slots = slots.read()
         self.suspicion = None
         here = {row.uid for row in self.rows}
-        steps: list[Step] = []
-        for n, row in enumerate(sampled.rows):
-            if row is not None and row.uid in here:
-                steps.append(_taken(row, int(tokens[n]), bool(broken[n]), sampled.logprobs, n))
-        self.remove(
-            [s.row for s in steps if s.error is not None or s.row.finish_reason is not None]
-        )
-        return steps
+        ended: list[Row] = []
+        for n, row in slots.waiting():
+            if row.uid not in here:
+                continue
+            step = _taken(row, int(tokens[n]), int(faults[n]), logprobs, n)
+            if step.ends:
+                ended.append(row)
+            yield step
+        self.remove(ended)
 
 
-@dataclass(frozen=True)
-class _Sampled:
-    """Tokens on the device, and the row that each belongs to (None: known already)."""
-
-    tokens: mx.array | None
-    broken: mx.array | None
-    rows: list[Row | None]
-    logprobs: Logprobs | None
+def _any_goes_on(slots: Slots) -> bool:
+    return any(
+        len(row.tokens) + unread < row.max_tokens
+        for row, unread in zip(slots.rows, slots.unread, strict=True)
+    )
 
 
-def _taken(row: Row, token: int, bad: bool, logprobs: Logprobs | None, n: int) -> Step:
+def _custom(
+    rows: Sequence[Row], logits: mx.array, faults: mx.array
+) -> tuple[mx.array, mx.array, list[Step]]:
+    """Run the rows' own logits processors; a row whose processor raises fails alone."""
+    failed: list[Step] = []
+    for n, row in enumerate(rows):
+        if not row.request.logits_processors:
+            continue
+        own = logits[n]
+        try:
+            for processor in row.request.logits_processors:
+                own = _checked(processor(list(row.tokens), own), own)
+        except Exception as error:
+            failed.append(
+                Step(row, error=GenerationFailed(f"a logits processor raised: {error!r}"))
+            )
+            continue
+        logits[n] = own
+        # Minus infinity bans a token; anything else that is not finite leaves no choice.
+        wrong = mx.any(mx.isnan(own) | mx.isposinf(own)) | ~mx.any(mx.isfinite(own))
+        faults[n] = mx.where(faults[n] > 0, faults[n], mx.where(wrong, 2, 0).astype(mx.uint8))
+    return logits, faults, failed
+
+
+def _checked(given: Any, asked: mx.array) -> mx.array:
+    """What a processor returned, as float32 [vocab]."""
+    logits = given if isinstance(given, mx.array) else mx.array(given)
+    if logits.shape != asked.shape:
+        raise ValueError(f"it returned the shape {logits.shape}, not {asked.shape}")
+    return logits.astype(mx.float32)
+
+
+def _taken(row: Row, token: int, fault: int, logprobs: KnownLogprobs | None, n: int) -> Step:
     """The outcome of row ``n``: its token added, or why that cannot be."""
-    if bad:
-        return Step(row, error=GenerationFailed("the model gave NaN or infinite logits"))
+    if fault:
+        return Step(row, error=GenerationFailed(_FAULTS[fault]))
+    wanted, known = row.request.logprobs, len(row.tokens)
     try:
+        found = None if wanted is None or logprobs is None else logprobs.row(n, token, wanted)
         text = row.take(token)
     except Exception as error:
+        del row.tokens[known:]  # what is not reported is not counted
         return Step(row, error=GenerationFailed(f"token {token} does not decode: {error!r}"))
-    wanted = row.request.logprobs
-    found = None if wanted is None or logprobs is None else logprobs.row(n, token, wanted)
     return Step(row, token, text, found)

@@ -9,6 +9,7 @@ from mlxq_schemas.errors import GenerationFailed
 from mlxq_worker.engine.batch import DecodeBatch, Step
 from mlxq_worker.engine.row import Row
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.footprint import Footprint
 from mlxq_worker.models.quantised import Quantisation
 
 SLACK = 4096
@@ -17,6 +18,8 @@ SLACK = 4096
 
 def most_tokens(lengths: Sequence[int]) -> int:
     """Tokens that caches of rows of these lengths take at most, padding included."""
+    if not lengths:
+        return 0
     return min(len(lengths) * max(lengths), sum(lengths) + most_padding(lengths))
 
 
@@ -42,6 +45,8 @@ class Cohorts:
         self._how = how
         self._batches: list[DecodeBatch] = []
         self._new_suspicion = count(1)
+        self._steps: list[Step] = []
+        self._again: list[Row] = []
 
     def __len__(self) -> int:
         return sum(len(batch) for batch in self._batches)
@@ -54,10 +59,14 @@ class Cohorts:
         """Bytes of all caches, padding and room for growth included."""
         return sum(batch.nbytes for batch in self._batches)
 
-    @property
-    def growth(self) -> int:
+    def growth(self, footprint: Footprint) -> int:
         """Bytes by which the next step enlarges the caches."""
-        return sum(batch.growth for batch in self._batches)
+        return sum(batch.growth(footprint) for batch in self._batches)
+
+    def of_kind(self, *, quantised: bool) -> list[Row]:
+        """Rows whose keys and values are quantised, or those whose are not."""
+        chosen = (batch for batch in self._batches if (batch.how is not None) == quantised)
+        return [row for batch in chosen for row in batch.rows]
 
     @property
     def sizes(self) -> list[int]:
@@ -71,7 +80,11 @@ class Cohorts:
             batch = self._place(row, chosen)
             chosen.setdefault(id(batch), (batch, []))[1].append(row)
         for batch, rows in chosen.values():
-            batch.join(rows)
+            before = batch.rows
+            try:
+                batch.join(rows)
+            except Exception as error:
+                self._take_apart(batch, [*before, *rows], error)
 
     def _place(self, row: Row, chosen: dict[int, tuple[DecodeBatch, list[Row]]]) -> DecodeBatch:
         best: tuple[int, DecodeBatch] | None = None
@@ -92,32 +105,48 @@ class Cohorts:
 
     def remove(self, leaving: Sequence[Row]) -> None:
         """Drop rows, wherever they are."""
-        for batch in self._batches:
-            batch.remove(leaving)
-        self._batches = [batch for batch in self._batches if batch.rows]
-
-    def step(self) -> tuple[list[Step], list[Row]]:
-        """One token for every row: what came to light, and rows that must start again."""
-        steps: list[Step] = []
-        again: list[Row] = []
         for batch in list(self._batches):
-            rows = list(batch.rows)
             try:
-                steps += batch.step()
+                batch.remove(leaving)
             except Exception as error:
-                self._batches.remove(batch)
-                steps += self._blame(rows, error, again)
+                self._take_apart(batch, batch.rows, error, guilty=False)
         self._batches = [batch for batch in self._batches if batch.rows]
-        return steps, again
 
-    def _blame(self, rows: list[Row], error: Exception, again: list[Row]) -> list[Step]:
-        if len(rows) == 1:
+    def step(self) -> None:
+        """One token for every row."""
+        for batch in list(self._batches):
+            rows, ended = batch.rows, set[int]()
+            try:
+                for step in batch.step():
+                    self._steps.append(step)
+                    if step.ends:
+                        ended.add(step.row.uid)
+            except Exception as error:
+                left = [row for row in rows if row.uid not in ended]
+                self._take_apart(batch, left, error, guilty=len(rows) == 1)
+        self._batches = [batch for batch in self._batches if batch.rows]
+
+    def collect(self) -> tuple[list[Step], list[Row]]:
+        """What came to light since the last call, and rows that must start again."""
+        found = self._steps, self._again
+        self._steps, self._again = [], []
+        return found
+
+    def _take_apart(
+        self, batch: DecodeBatch, rows: Sequence[Row], error: Exception, *, guilty: bool = True
+    ) -> None:
+        """End a batch that failed. Its ``rows`` start again in two halves.
+
+        One that was alone is to blame, unless ``guilty`` says that others may have been.
+        """
+        self._batches.remove(batch)
+        if guilty and len(rows) == 1:
             why = f"the model raised {type(error).__name__}: {error}"
-            return [Step(rows[0], error=GenerationFailed(why))]
-        middle = len(rows) // 2
+            self._steps.append(Step(rows[0], error=GenerationFailed(why)))
+            return
+        middle = (len(rows) + 1) // 2
         for half in (rows[:middle], rows[middle:]):
             suspicion = next(self._new_suspicion)
             for row in half:
                 row.restart(suspicion)
-                again.append(row)
-        return []
+                self._again.append(row)

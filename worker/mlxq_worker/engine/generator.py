@@ -20,7 +20,8 @@ from mlxq_worker.engine.request import Request, Response
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.text import StopMatcher, make_detokenizers
 from mlxq_worker.engine.waiting import WaitingLine
-from mlxq_worker.models.inputs import build_inputs
+from mlxq_worker.models.footprint import Footprint, Load
+from mlxq_worker.models.inputs import build_inputs, check_ids
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.quantised import Quantisation, check
 from mlxq_worker.models.registry import adapter_for
@@ -51,7 +52,7 @@ class BatchGenerator:
     ``max_rows``: most rows in prefill and decode together. ``prefill_step``: most prompt tokens
     fed in one :meth:`next` while nothing decodes; ``mixed_step``: the same while rows decode, so
     that their tokens do not stall. ``max_cache_bytes``: most bytes of KV cache (0: no limit);
-    rows are admitted by it, and the youngest are preempted when growth exceeds it. ``eos``: ids
+    rows are admitted by it, and the youngest are preempted before growth exceeds it. ``eos``: ids
     that end a row (default: those of the model's config and tokenizer). ``context``: most tokens
     of prompt and answer together. ``quantisation`` of decoding rows' keys and
     values gives up exactness. ``prefix_cache_bytes`` and ``feature_cache_bytes``: most
@@ -78,13 +79,15 @@ class BatchGenerator:
     ) -> None:
         if max_rows < 1 or prefill_step < 1 or mixed_step < 1:
             raise ValueError("max_rows, prefill_step and mixed_step must be at least 1")
+        if min(max_cache_bytes, prefix_cache_bytes, feature_cache_bytes) < 0:
+            raise ValueError("sizes in bytes must not be negative; 0 means off")
         self._adapter = adapter_for(model, processor)
         self._processor = processor
         tokenizer = getattr(processor, "tokenizer", processor)
         self._new_detokenizer = make_detokenizers(tokenizer)
         self._eos = _default_eos(model, tokenizer) if eos is None else eos
         self._context = context
-        self._max_rows = max_rows
+        self._max_rows = self._crowd = max_rows
         self._prefill_step = prefill_step
         self._mixed_step = min(mixed_step, prefill_step)
         self._max_cache_bytes = max_cache_bytes
@@ -102,16 +105,23 @@ class BatchGenerator:
         if quantisation is not None:
             check(self._adapter, quantisation)
         self._decoding = Cohorts(self._adapter, quantisation)
-        self._aborts: deque[str] = deque()
+        self._footprint = Footprint(self._adapter, quantisation) if max_cache_bytes else None
+        self._aborts: deque[tuple[int | str, int]] = deque()
         self._last_uid = 0
+        self._outbox: list[Response] = []
         self._counts: Counter[str] = Counter()
 
+    @property
+    def vocabulary(self) -> int:
+        """Token ids from 0 up to this have an embedding; 0: not known."""
+        return self._adapter.vocabulary
+
     def insert(self, requests: Sequence[Request]) -> list[int]:
-        """Queue requests and return their uids. Cheap: no MLX work."""
-        rows = [self._new_row(request) for request in requests]
-        for row in rows:
-            self._waiting.add(row)
-        return [row.uid for row in rows]
+        """Queue requests and return their uids. Cheap: no MLX work.
+
+        One that names ids which the model lacks ends with an error in the next step.
+        """
+        return [self._insert(request) for request in requests]
 
     def next(self) -> list[Response]:
         """One step: at most one prefill slice and one decode step. [] when idle."""
@@ -119,27 +129,31 @@ class BatchGenerator:
             self._aborts.clear()
             return []
         self._counts["steps"] += 1
-        responses = self._end_aborted()
+        self._end_aborted()
+        self._admit()
+        self._prefill_slice()
         self._preempt()
-        responses += self._admit()
-        responses += self._prefill_slice()
-        return responses + self._decode()
+        self._decode()
+        # Whatever raises above, what has been said of a row until then waits here.
+        responses, self._outbox = self._outbox, []
+        return responses
 
     def remove(self, uids: Sequence[int]) -> None:
         """Drop rows at once and without a response; unknown uids are ignored."""
         leaving = set(uids)
         self._drop(lambda row: row.uid in leaving)
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, which: int | str) -> None:
         """End a request at the next step, wherever it is; any thread may call this.
 
-        An id that is not here by then is forgotten: a later request of that name lives.
+        A uid names one life of a request. A request id names those inserted so far: a request
+        of that name that comes later lives.
         """
-        self._aborts.append(request_id)
+        self._aborts.append((which, self._last_uid))
 
     def has_work(self) -> bool:
-        """True while a request is queued, in prefill or decoding."""
-        return bool(self._waiting or self._prefilling or len(self._decoding))
+        """True while a request is queued, in prefill or decoding, or has a response to give."""
+        return bool(self._waiting or self._prefilling or len(self._decoding) or self._outbox)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and what is in flight now."""
@@ -169,14 +183,26 @@ class BatchGenerator:
 
     def close(self) -> list[Response]:
         """End every row; returns their last responses, with ``finish_reason`` "cancelled"."""
-        ended = [_ended(row, "cancelled") for row in self._drop(lambda _: True)]
+        self._outbox += [_ended(row, "cancelled") for row in self._drop(lambda _: True)]
         self._recall.close()
-        return ended
+        responses, self._outbox = self._outbox, []
+        return responses
+
+    def _insert(self, request: Request) -> int:
+        row = self._new_row(request)
+        try:
+            _check_known_ids(request, self.vocabulary)
+            row.recall_prior()
+        except Exception as error:
+            self._outbox.append(_failed(row, error))
+        else:
+            self._waiting.add(row)
+        return row.uid
 
     def _new_row(self, request: Request) -> Row:
         self._last_uid += 1
         sampling = request.sampling
-        row = Row(
+        return Row(
             uid=self._last_uid,
             request=request,
             detokenizer=self._new_detokenizer(),
@@ -187,16 +213,21 @@ class BatchGenerator:
             prepared=request.prepared,
             came=self._counts["steps"],
         )
-        row.recall_prior()
-        return row
 
-    def _end_aborted(self) -> list[Response]:
-        wanted: set[str] = set()
+    def _end_aborted(self) -> None:
+        uids: set[int] = set()
+        lives: dict[str, int] = {}
         while self._aborts:
-            wanted.add(self._aborts.popleft())
-        if not wanted:
-            return []
-        return [_ended(row, "cancelled") for row in self._drop(lambda r: r.request_id in wanted)]
+            which, last = self._aborts.popleft()
+            if isinstance(which, int):
+                uids.add(which)
+            else:
+                lives[which] = last
+        if uids or lives:
+            dropped = self._drop(
+                lambda row: row.uid in uids or row.uid <= lives.get(row.request_id, 0)
+            )
+            self._outbox += [_ended(row, "cancelled") for row in dropped]
 
     def _drop(self, chosen: Callable[[Row], bool]) -> list[Row]:
         """Take rows out of wherever they are."""
@@ -205,100 +236,146 @@ class BatchGenerator:
         self._waiting.drop(chosen)
         self._prefilling = [row for row in self._prefilling if not chosen(row)]
         self._decoding.remove(dropped)
+        self._collect()
         return dropped
 
     def _cache_bytes(self) -> int:
         return self._decoding.nbytes + sum(row.nbytes for row in self._prefilling)
 
-    def _next_bytes(self) -> int:
-        """Bytes of the rows' caches after the next step."""
-        return self._cache_bytes() + self._decoding.growth
-
     def _preempt(self) -> None:
-        """While the rows are over the limit: caches shrink, then the youngest rows go back."""
-        if not self._max_cache_bytes:
-            return
-        self._recall.make_room(self._next_bytes() + self._recall.nbytes - self._max_cache_bytes)
-        while len(self._decoding) > 1:
-            if self._next_bytes() <= self._max_cache_bytes:
-                return
-            youngest = max(self._decoding, key=lambda row: row.uid)
-            self._decoding.remove([youngest])
-            youngest.restart()
-            self._waiting.add(youngest)
-            self._counts["preempted"] += 1
+        """Before a decode step: make room for what it adds to the caches."""
+        self._make_room(0)
+
+    def _make_room(self, more: int, keep: Row | None = None) -> bool:
+        """While the rows and ``more`` bytes are over the limit: caches shrink, then the youngest
+        rows go back, but for the last. False if ``keep`` had to go too."""
+        footprint = self._footprint
+        if footprint is None:
+            return True
+        while True:
+            need = self._cache_bytes() + self._decoding.growth(footprint) + more
+            self._recall.make_room(need + self._recall.nbytes - self._max_cache_bytes)
+            running = [*self._decoding, *self._prefilling]
+            if need <= self._max_cache_bytes or len(running) < 2:
+                return True
+            youngest = max(running, key=lambda row: row.uid)
+            self._send_back(youngest)
+            if youngest is keep:
+                return False
+
+    def _send_back(self, row: Row) -> None:
+        """Preempt a row: it starts again where it was, when its turn comes, but not before one
+        of the others has ended: else it would be fed in vain again and again."""
+        self._prefilling = [other for other in self._prefilling if other is not row]
+        self._decoding.remove([row])
+        self._collect()
+        row.restart()
+        self._waiting.add(row)
+        self._counts["preempted"] += 1
+        self._crowd = len(self._prefilling) + len(self._decoding)
 
     def _fits(self, row: Row) -> bool:
         running = len(self._prefilling) + len(self._decoding)
         if running == 0:
             return True
-        if running >= self._max_rows:
+        if running < self._crowd:
+            self._crowd = self._max_rows
+        if running >= self._crowd:
             return False
-        if not self._max_cache_bytes:
+        if self._footprint is None:
             return True
-        tokens = [_promised(row) for row in (*self._decoding, *self._prefilling, row)]
-        need = int(most_tokens(tokens) * self._prefill.bytes_per_token)
+        need = self._footprint.most(self._load(row))
         if need > self._max_cache_bytes:
             return False
         self._recall.make_room(need + self._recall.nbytes - self._max_cache_bytes)
         return True
 
-    def _admit(self) -> list[Response]:
+    def _load(self, row: Row) -> Load:
+        """What is promised to the rows in the engine and to one more."""
+        filling = [_promised(other) for other in (*self._prefilling, row)]
+        kinds = (self._decoding.of_kind(quantised=kind) for kind in (False, True))
+        exact, packed = ([_promised(other) for other in rows] for rows in kinds)
+        exact += filling
+        return Load(
+            count=len(exact) + len(packed),
+            longest=max(*exact, *packed, 0),
+            exact=most_tokens(exact),
+            packed=most_tokens(packed),
+            filling=filling,
+            slice=self._prefill_step,
+        )
+
+    def _admit(self) -> None:
         """Move queued rows to prefill while there is room; those with nothing to do end here."""
-        responses: list[Response] = []
         while self._waiting:
             row = self._waiting.peek()
             try:
                 row.prepared = row.prepared or self._prepare(row.request)
             except Exception as error:
-                responses.append(_failed(self._waiting.pop(), error))
+                self._outbox.append(_failed(self._waiting.pop(), error))
                 continue
             row.max_tokens = min(row.max_tokens, self._context - len(row.prompt))
             if row.finish_reason or len(row.tokens) >= row.max_tokens:
                 self._waiting.pop()
-                responses.append(_ended(row, row.finish_reason or "length"))
+                self._outbox.append(_ended(row, row.finish_reason or "length"))
             elif self._fits(row):
                 self._prefilling.append(self._waiting.pop())
             else:
                 break
-        return responses
 
     def _prepare(self, request: Request) -> Prepared:
         if request.prompt_ids is not None:
             prepared = Prepared(list(request.prompt_ids))
         elif request.prompt is not None:
             prepared = build_inputs(self._processor, request.prompt, request.images)
+            check_ids(f"{request.request_id}: the prompt", prepared.ids, self.vocabulary)
         else:
             raise InvalidJob(f"{request.request_id}: give prompt, prompt_ids or prepared")
         if not prepared.ids:
             raise InvalidJob(f"{request.request_id}: the prompt has no tokens")
         return prepared
 
-    def _prefill_slice(self) -> list[Response]:
+    def _prefill_slice(self) -> None:
         """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""
         budget = self._mixed_step if len(self._decoding) else self._prefill_step
-        rows = [row for row in self._prefilling if self._recall.ready(row)]
+        rows = self._ready()
         if self._prefilling and not rows and not len(self._decoding):
             self._recall.wait(self._prefilling[0], PATIENCE)
         plan = PrefillPlan(rows, budget)
         self._prefill.encode(plan.beginning())
-        responses: list[Response] = []
-        ready: list[Row] = []
         for row, share in plan:
-            try:
-                fed = self._prefill.advance(row, share)
-            except Exception as error:
-                responses.append(_failed(row, error))
-                self._prefilling.remove(row)
-                continue
-            plan.spent(fed)
-            self._count_fed(row, fed)
-            if Prefill.done(row):
-                self._prefilling.remove(row)
-                row.begin_decode()
-                ready.append(row)
+            if any(other is row for other in self._prefilling):  # not sent back meanwhile
+                plan.spent(self._feed(row, share))
+        ready = [row for row in self._prefilling if Prefill.done(row)]
+        for row in ready:
+            row.begin_decode()
+        self._prefilling = [row for row in self._prefilling if not Prefill.done(row)]
         self._decoding.join(ready)
-        return responses
+        self._collect()
+
+    def _ready(self) -> list[Row]:
+        """Rows in prefill for which nothing is awaited; a look-up that fails ends its row."""
+        ready: list[Row] = []
+        for row in list(self._prefilling):
+            try:
+                if self._recall.ready(row):
+                    ready.append(row)
+            except Exception as error:
+                self._fail(row, error)
+        return ready
+
+    def _feed(self, row: Row, share: int) -> int:
+        """One row's slice; how many tokens were fed."""
+        try:
+            end = self._prefill.reach(row, share)
+            if not self._make_room_for(row, end):
+                return 0
+            fed = self._prefill.feed(row, end)
+        except Exception as error:
+            self._fail(row, error)
+            return 0
+        self._count_fed(row, fed)
+        return fed
 
     def _count_fed(self, row: Row, fed: int) -> None:
         """Tokens of the prompt, and apart from these what was generated before and is fed again."""
@@ -308,19 +385,45 @@ class BatchGenerator:
         self._counts["prompt_tokens"] += (fed if of_prompt else 0) + last
         self._counts["repeated_tokens"] += 0 if of_prompt else fed
 
-    def _decode(self) -> list[Response]:
-        steps, again = self._decoding.step()
+    def _make_room_for(self, row: Row, end: int) -> bool:
+        """Before a slice: make room for what it adds to the row's own cache."""
+        if self._footprint is None or row.filling is None:
+            return True
+        after = self._footprint.filled(row.filling.cache, end - row.fed)
+        return self._make_room(after - row.nbytes, row)
+
+    def _fail(self, row: Row, error: Exception) -> None:
+        """End a row in prefill."""
+        self._prefilling = [other for other in self._prefilling if other is not row]
+        self._outbox.append(_failed(row, error))
+
+    def _decode(self) -> None:
+        self._decoding.step()
+        self._collect()
+
+    def _collect(self) -> None:
+        """Take over what came to light of decoding rows, and those that must start again."""
+        steps, again = self._decoding.collect()
+        self._outbox += [_response(step) for step in steps]
         for row in again:
             self._waiting.add(row)
         self._counts["restarted"] += len(again)
         self._counts["generated_tokens"] += sum(step.token is not None for step in steps)
-        return [_response(step) for step in steps]
 
 
 def _promised(row: Row) -> int:
     """Tokens that a row's cache will have room for: merged exactly, it then grows by pages."""
     growth = min(row.max_tokens - len(row.tokens), GROWTH)
     return row.length + -(-growth // PAGE) * PAGE
+
+
+def _check_known_ids(request: Request, vocabulary: int) -> None:
+    """Raise :class:`InvalidJob` for ids of a request that the model has no embedding for."""
+    name = request.request_id
+    prompt = request.prepared.ids if request.prepared is not None else request.prompt_ids
+    check_ids(f"{name}: the prompt", prompt if prompt is not None else (), vocabulary)
+    check_ids(f"{name}: what was generated before", request.prior_ids, vocabulary)
+    check_ids(f"{name}: logit_bias", request.sampling.logit_bias, vocabulary)
 
 
 def _default_eos(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from mlxq_schemas import TokenLogprob
 
@@ -31,17 +33,37 @@ class Logprobs:
         ids = mx.argsort(-logprobs, axis=-1)[:, :top]
         return cls(chosen, ids, mx.take_along_axis(logprobs, ids, axis=-1))
 
-    def filter(self, indices: mx.array) -> Logprobs:
-        """Those of the rows ``indices``."""
-        return Logprobs(self.chosen[indices], self.ids[indices], self.values[indices])
-
     @property
     def arrays(self) -> list[mx.array]:
         """What to evaluate together with the tokens."""
         return [self.chosen, self.ids, self.values]
 
+    def keep(self, places: mx.array) -> Logprobs:
+        """Of these places only."""
+        return Logprobs(self.chosen[places], self.ids[places], self.values[places])
+
+    def padded(self, rows: int) -> Logprobs:
+        """The same with ``rows`` more behind, which have none yet."""
+        behind = [(0, rows), (0, 0)]
+        return Logprobs(
+            mx.pad(self.chosen, (0, rows)), mx.pad(self.ids, behind), mx.pad(self.values, behind)
+        )
+
+    def known(self) -> KnownLogprobs:
+        """Waits for the values, all at once."""
+        return KnownLogprobs(np.array(self.chosen), np.array(self.ids), np.array(self.values))
+
+
+@dataclass(frozen=True)
+class KnownLogprobs:
+    """The same, read from the device."""
+
+    chosen: npt.NDArray[np.float32]
+    ids: npt.NDArray[Any]
+    values: npt.NDArray[np.float32]
+
     def row(self, n: int, token: int, top: int) -> TokenLogprob:
-        """Row ``n``'s token with its ``top`` likeliest alternatives."""
-        ids, values = np.array(self.ids[n]), np.array(self.values[n])
-        likeliest = {int(i): float(v) for i, v in zip(ids[:top], values[:top], strict=True)}
-        return TokenLogprob(id=token, logprob=float(np.array(self.chosen[n])), top=likeliest)
+        """Row ``n``'s token with its ``top`` likeliest alternatives, none that cannot come."""
+        pairs = zip(self.ids[n, :top].tolist(), self.values[n, :top].tolist(), strict=True)
+        likeliest = {token: value for token, value in pairs if value > -np.inf}
+        return TokenLogprob(id=token, logprob=float(self.chosen[n]), top=likeliest)

@@ -75,8 +75,6 @@ class Prefill:
         self.images = 0
         self.vision_calls = 0
         self.vision_seconds = 0.0
-        self.bytes_per_token = 0.0
-        """Of a row's cache, measured on the row filled last; 0 before the first."""
 
     def encode(self, rows: Sequence[Row]) -> None:
         """Encode the pictures of rows that begin together, in as few calls as the family allows.
@@ -96,20 +94,23 @@ class Prefill:
                     self.images += prompts[n].images
         self.vision_seconds += time.perf_counter() - began
 
-    def advance(self, row: Row, budget: int) -> int:
-        """Feed at most ``budget`` tokens, but never part of what the model must see at once.
-
-        Returns how many. Encodes the images on first use.
-        """
+    def reach(self, row: Row, budget: int) -> int:
+        """To how many tokens a slice of ``budget`` brings a row: never into a part of what the
+        model must see at once. Encodes the images on first use."""
         filling = row.filling or self._begin(row)
-        prompt, ids, start = len(row.prompt), row.ids, row.fed
-        border = prompt if start < prompt else len(ids)
+        prompt, start = len(row.prompt), row.fed
+        border = prompt if start < prompt else row.length
         unsplit = filling.embedded.unsplit
-        end = min(max(start + budget, unsplit), border, len(ids) - 1)
-        end = self._recall.slice_end(row, start, end, unsplit)
-        if end <= start:
+        end = min(max(start + budget, unsplit), border, row.length - 1)
+        return max(start, self._recall.slice_end(row, start, end, unsplit))
+
+    def feed(self, row: Row, end: int) -> int:
+        """Feed the tokens up to what :meth:`reach` said; returns how many."""
+        filling, start = row.filling, row.fed
+        if filling is None or end <= start:
             return 0
-        if start < prompt:
+        ids = row.ids
+        if start < len(row.prompt):
             self._adapter.prefill(ids[start:end], start, filling.embedded, filling.cache)
         else:
             self._adapter.prefill_text(ids[start:end], start + row.rope_delta, filling.cache)
@@ -117,7 +118,6 @@ class Prefill:
         mx.async_eval([layer.state for layer in filling.cache])
         row.fed = end
         self._recall.keep(row)
-        self.bytes_per_token = row.nbytes / max(end, PAGE)
         return end - start
 
     def _begin(self, row: Row) -> Filling:

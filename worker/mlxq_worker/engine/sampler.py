@@ -13,6 +13,12 @@ from mlxq_worker.engine.row import Row
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
+COLDEST = 1e-5
+"""Temperatures below this are greedy: divided by them, logits would overflow."""
+
+LEAST_REPETITION = 1e-6
+"""Repetition penalties below this act as it does, for the same reason."""
+
 
 def random_keys(
     seeds: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint64]
@@ -52,7 +58,7 @@ class Sampler:
         """``history``: each row's generated tokens but the one that is about to be fed."""
         self._vocab = vocab
         samplings = [row.request.sampling for row in rows]
-        self._hot = any(s.temperature > 0 for s in samplings)
+        self._hot = any(s.temperature >= COLDEST for s in samplings)
         self._filtered = any(s.top_k > 0 or s.top_p < 1 for s in samplings)
         self._floored = any(s.min_p > 0 for s in samplings)
         self._penalised = any(_penalised(s) for s in samplings)
@@ -74,7 +80,7 @@ class Sampler:
     def _build_penalties(self, rows: Sequence[Row], history: Sequence[list[int]]) -> None:
         self._presence = _column(rows, "presence_penalty")
         self._frequency = _column(rows, "frequency_penalty")
-        self._repetition = _column(rows, "repetition_penalty")
+        self._repetition = mx.maximum(_column(rows, "repetition_penalty"), LEAST_REPETITION)
         counts = np.zeros((len(rows), self._vocab), dtype=np.float32)
         prompt = np.zeros((len(rows), self._vocab), dtype=bool)
         for n, row in enumerate(rows):
@@ -112,8 +118,11 @@ class Sampler:
         greedy = mx.argmax(logits, axis=-1)
         if not self._hot:
             return greedy
-        hot = self._temperature > 0
-        scaled = logits / mx.where(hot, self._temperature, 1.0)
+        hot = self._temperature >= COLDEST
+        # The likeliest is 0, so that no quotient overflows upwards.
+        scaled = (logits - mx.max(logits, axis=-1, keepdims=True)) / mx.where(
+            hot, self._temperature, 1.0
+        )
         keys = mx.array(random_keys(self._seeds, indices))
         drawn = mx.vmap(lambda key, row: mx.random.categorical(row, key=key))(
             keys, self._filter(scaled)
@@ -142,6 +151,8 @@ class Sampler:
         ranked = mx.arange(self._vocab)[None] < self._top_k
         shares = mx.softmax(mx.where(ranked, ordered, -mx.inf), axis=-1)
         before = mx.cumsum(shares, axis=-1) - shares
-        kept = mx.sum(ranked & (before < self._top_p), axis=-1, keepdims=True)
+        # Rounded sums reach 1 before the last token does.
+        within = (before < self._top_p) | (self._top_p >= 1)
+        kept = mx.sum(ranked & within, axis=-1, keepdims=True)
         least = mx.take_along_axis(ordered, mx.maximum(kept - 1, 0), axis=-1)
         return mx.where(logits < least, -mx.inf, logits)

@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from mlx import nn
 from mlx_vlm.models.cache import make_prompt_cache
 
 from mlxq_worker.models.prepared import Array, Prepared
@@ -63,6 +64,8 @@ class Adapter:
         ids = (getattr(model.config, name, None) for name in names)
         self.media_tokens = frozenset(token for token in ids if isinstance(token, int))
         """Ids that stand for a piece of a medium."""
+        self.vocabulary = _vocabulary(self.language_model, model.config)
+        """Rows of the embedding: ids from 0 up to this can be fed. 0: not known."""
 
     def make_cache(self) -> list[Any]:
         """An empty unbatched cache, one entry a layer."""
@@ -156,6 +159,26 @@ class Adapter:
         if not self.axes:
             return {}
         return {"position_ids": mx.array(np.broadcast_to(positions, (self.axes, *positions.shape)))}
+
+
+_EMBEDDINGS = frozenset({"embed_tokens", "embed_in", "wte", "tok_embeddings", "word_embeddings"})
+"""What token embeddings are called."""
+
+
+def _vocabulary(language_model: Any, config: Any) -> int:
+    """By the weights themselves: a config may say more than there is."""
+    modules = language_model.named_modules() if isinstance(language_model, nn.Module) else ()
+    sizes = [
+        int(module.weight.shape[0])
+        for name, module in modules
+        if name.rsplit(".", 1)[-1] in _EMBEDDINGS
+        and isinstance(module, (nn.Embedding, nn.QuantizedEmbedding))
+    ]
+    if sizes:
+        return min(sizes)
+    inner = getattr(config, "text_config", None)
+    found = (getattr(part, "vocab_size", None) for part in (inner, config))
+    return next((size for size in found if isinstance(size, int)), 0)
 
 
 def to_mlx(value: Array | list[Array]) -> Any:

@@ -20,15 +20,4 @@ def extend(caches: list[Any], others: list[Any]) -> None:
             cache.keys, cache.values = cache.keys.astype(types[0]), cache.values.astype(types[0])
 
 
-def growth(cache: Any) -> int:
-    """Bytes by which a batch's layer is enlarged when one more token comes."""
-    keys = getattr(cache, "keys", None)
-    if keys is None:
-        return 0
-    room = (keys[0] if isinstance(keys, tuple) else keys).shape[-2]
-    if cache._idx < room or room >= getattr(cache, "max_size", room + 1):
-        return 0
-    return int(cache.nbytes) * cache.step // room
-
-
-__all__ = ["extend", "growth", "merge"]
+__all__ = ["extend", "merge"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +95,22 @@ def one_start(ids: Any, tokenizer: Any) -> list[int]:
     ids = [int(i) for i in ids]
     start = getattr(tokenizer, "bos_token_id", None)
     return ids[1:] if start is not None and ids[:2] == [start, start] else ids
+
+
+def check_ids(what: str, ids: Iterable[int], vocabulary: int) -> None:
+    """Raise :class:`InvalidJob` that names the first id that the model has no embedding for.
+
+    ``what`` says where the ids come from; ``vocabulary`` 0: not known. An id beyond the
+    embedding would read memory that is not the model's.
+    """
+    if not vocabulary:
+        return
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise InvalidJob(
+                f"{what} has the token id {token}; this model's ids go from 0 to "
+                f"{vocabulary - 1}: use those of the model's own tokenizer"
+            )
 
 
 def _to_numpy(value: Any) -> Array | list[Array]:

@@ -10,7 +10,7 @@ from mlxq_schemas import Job
 from mlxq_schemas.errors import JobError, PromptTooLong
 from mlxq_worker.backend import BlobReader
 from mlxq_worker.engine.request import Request
-from mlxq_worker.models.inputs import build_inputs
+from mlxq_worker.models.inputs import build_inputs, check_ids
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.prepare.media import FetchedImage, MediaPolicy, fetch_image
 from mlxq_worker.prepare.memo import Memo
@@ -25,19 +25,27 @@ class Preparer:
     """Loads media, renders the template, tokenises.
 
     ``processor`` is the model's own; ``context`` the most tokens of prompt and answer together;
-    ``memo_bytes`` the most memory for inputs that may come again (0: off).
+    ``memo_bytes`` the most memory for inputs that may come again (0: off); ``vocabulary`` how many
+    token ids the model has (0: not known).
     """
 
     def __init__(
-        self, processor: Any, policy: MediaPolicy, context: int, memo_bytes: int = 0
+        self,
+        processor: Any,
+        policy: MediaPolicy,
+        context: int,
+        memo_bytes: int = 0,
+        vocabulary: int = 0,
     ) -> None:
         self._processor = processor
         self._policy = policy
         self._context = context
         self._memo = Memo(processor, memo_bytes)
+        self._vocabulary = vocabulary
 
     def __call__(self, job: Job, read_blob: BlobReader) -> Request:
         """The request that answers ``job``; raises a :class:`JobError` that says why not."""
+        check_ids(f"job {job.id}: logit_bias", job.sampling.logit_bias, self._vocabulary)
         images = [fetch_image(ref, self._policy, read_blob) for _, ref in job.media()]
         text = render_prompt(self._processor, job)
         self._check_length(job, text)
@@ -50,6 +58,7 @@ class Preparer:
                 f"job {job.id}: the prompt has {len(prepared.ids):,} tokens; the model takes "
                 f"fewer than {self._context:,}: shorten the text or send fewer or smaller images"
             )
+        check_ids(f"job {job.id}: the prompt", prepared.ids, self._vocabulary)
         stable = stable_tokens(self._processor, job, text, len(prepared.ids))
         return Request(
             job.id,

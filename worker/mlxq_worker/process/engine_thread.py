@@ -21,7 +21,8 @@ MAX_FAULTS: Final = 3
 
 @dataclass(frozen=True)
 class Abort:
-    """Asks for the end of a request; it travels behind the request itself."""
+    """Asks for the end of a request; it travels behind the request itself, and before the next
+    of its name: so it means the lives put until then."""
 
     request_id: str
 
@@ -42,7 +43,7 @@ class EngineThread:
         self._report = report
         self._inbox: queue.SimpleQueue[Request | Abort | None] = queue.SimpleQueue()
         self._stopping = False
-        self._active: set[str] = set()
+        self._active: dict[int, str] = {}
         self._faults = 0
         self.backend: Backend | None = None
         self.error: Exception | None = None
@@ -57,7 +58,10 @@ class EngineThread:
         self._inbox.put(request)
 
     def abort(self, request_id: str) -> None:
-        """End a request that was put before, at the next step; any thread may."""
+        """End a request that was put before, at the next step; any thread may.
+
+        One of that name that is put later lives.
+        """
         self._inbox.put(Abort(request_id))
 
     def stop(self) -> None:
@@ -108,12 +112,12 @@ class EngineThread:
 
     def _insert(self, generator: Generator, request: Request) -> None:
         try:
-            generator.insert([request])
+            [uid] = generator.insert([request])
         except Exception as error:
             log.exception("insert failed", extra={"request": request.request_id})
             self._report([_failure(request.request_id, error)])
         else:
-            self._active.add(request.request_id)
+            self._active[uid] = request.request_id
 
     def _step(self, generator: Generator) -> None:
         try:
@@ -122,7 +126,9 @@ class EngineThread:
             responses = self._fault(generator, error)
         else:
             self._faults = 0
-        self._active.difference_update(r.request_id for r in responses if r.finished)
+        for response in responses:
+            if response.finished:
+                self._active.pop(response.uid, None)
         self._report(responses)
 
     def _fault(self, generator: Generator, error: Exception) -> list[Response]:
@@ -131,16 +137,17 @@ class EngineThread:
         log.error("a step failed", exc_info=error, extra={"rows": len(self._active)})
         # Which row was to blame, if any, is not known: all may be tried again.
         blame = EngineFailed(f"a step of the engine failed: {type(error).__name__}: {error}")
-        ended = [_failure(request_id, blame) for request_id in self._active]
+        ended = [_failure(request_id, blame, uid) for uid, request_id in self._active.items()]
         if self._faults >= MAX_FAULTS:
             self._report(ended)
             raise error
-        for request_id in self._active:
+        # All lives of these names that the generator has are in ``ended``.
+        for request_id in dict.fromkeys(self._active.values()):
             generator.abort(request_id)
         return ended
 
 
-def _failure(request_id: str, error: Exception) -> Response:
+def _failure(request_id: str, error: Exception, uid: int = -1) -> Response:
     if not isinstance(error, MlxqError):
         error = GenerationFailed(f"the model raised {type(error).__name__}: {error}")
-    return Response(uid=-1, request_id=request_id, finish_reason="error", error=error)
+    return Response(uid, request_id, finish_reason="error", error=error)

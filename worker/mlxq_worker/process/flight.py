@@ -197,6 +197,7 @@ class Flights:
 
     def _remove(self, flight: Flight) -> None:
         self._by_entry.pop(flight.entry.key, None)
-        if flight.claim is not None:
-            self._by_request.pop(flight.claim.request_id, None)
+        request_id = flight.claim.request_id if flight.claim is not None else ""
+        if self._by_request.get(request_id) is flight:
+            del self._by_request[request_id]
         self._changed.notify_all()

@@ -125,6 +125,18 @@ def test_prefilling_rows_give_way_to_older_ones_that_grow(bench, monkeypatch):
     assert generator.stats()["preempted"] == len(sent_back)
 
 
+def test_a_slice_that_does_not_fit_is_not_fed(bench, monkeypatch):
+    """Three prompts whose tokens fit, but not the pages that they are fed into."""
+    monkeypatch.setattr(generator_module, "GROWTH", 0)
+    requests = texts([100, 90, 80], 3)
+    limit = int(one_row(bench.loaded, 100) * 2.2)
+    generator = bench.generator(max_cache_bytes=limit)
+    Meter(generator, limit)
+    generator.insert(requests)
+    assert bench.drain(generator) == bench.solo(requests)
+    assert generator.stats()["preempted"] > 0
+
+
 def test_remembered_prefixes_count_too(bundled_bench):
     limit = int(one_row(bundled_bench.loaded, 300) * 2.5)
     requests = texts([200, 200, 150, 120, 90], 20)

@@ -42,10 +42,12 @@ def test_a_resumed_row_goes_on_as_if_it_had_never_stopped(bench):
         cut = rng.randrange(len(tokens))
         resumed.append(replace(request, prior_ids=tokens[:cut]))
     rest = bench.run(resumed, max_rows=4, prefill_step=16)
+    # A recurrent state that is computed in slices rounds otherwise than token by token.
+    tolerance = 1e-3 if bench.loaded.model.config.model_type == "qwen3_5" else 1e-4
     for request in resumed:
         before, after = whole[request.request_id], rest[request.request_id]
         assert [*request.prior_ids, *after.tokens] == before.tokens
-        assert near(after.logprobs, before.logprobs[len(request.prior_ids) :])
+        assert near(after.logprobs, before.logprobs[len(request.prior_ids) :], tolerance)
         assert before.text.endswith(after.text)
         assert after.last.usage == before.last.usage
 

@@ -44,9 +44,9 @@ class Flight:
     ``text`` holds all that was generated, by earlier attempts too, ``generated`` counts its tokens;
     ``unsent_text``, ``unsent_ids`` and ``unsent_logprobs`` are what no token event has carried
     yet. ``opened``: the job has been read, and ``prior``, what earlier attempts published.
-    ``started``: its ``started`` event is out; ``began`` (monotonic seconds) is when. ``stop``: it is to end, and
-    the engine or whoever prepares it will see to it. ``cancels``: the lives of its id whose end was
-    asked for. ``queued`` and ``preparing`` are seconds.
+    ``started``: its ``started`` event is out; ``began`` (monotonic seconds) is when. ``stop``: it
+    is to end, and the engine or whoever prepares it will see to it. ``cancels``: the lives of its
+    id whose end was asked for. ``queued`` and ``preparing`` are seconds.
     """
 
     entry: Entry

@@ -32,7 +32,7 @@ TTL = 60
 DEAD_TTL = 600
 IDLE_MS = 30 * 24 * 3600 * 1000
 
-How = Literal["new", "again", "over"]
+How = Literal["new", "again", "over", "left"]
 
 
 @dataclass

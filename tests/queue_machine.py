@@ -373,7 +373,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         if life.state == "running" and not life.uncounted:
             before = life.handle.worker if life.handle else None
-            life.deaths += how == "over" or (how == "again" and before is not worker)
+            life.deaths += how != "new" and before is not worker
         life.attempts += 1
         word, epoch, attempts, deaths, seq, _, _, cancel, errors, _ = answer
         assert epoch > life.epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -172,10 +173,19 @@ def _letter(row: Any) -> DeadLetter:
         id=named.get("id", ""),
         code=named.get("code", ""),
         message=named.get("message", ""),
-        attempts=int(named.get("attempts", "0")),
-        t=float(named.get("t", "0")),
+        attempts=int(_number(named.get("attempts"))),
+        t=_number(named.get("t")),
         row=_text(row_id),
     )
+
+
+def _number(value: str | None) -> float:
+    """0 where somebody wrote what is none: one odd row must not hide the others."""
+    try:
+        number = float(value or 0)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def _text(value: Any) -> str:

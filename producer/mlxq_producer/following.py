@@ -15,7 +15,14 @@ from typing import Any, Final
 
 from mlxq_producer.steps import Command, Listen, Sleep, Steps, Subscribe, checked
 from mlxq_schemas import Event, Keys, Result, is_terminal
-from mlxq_schemas.errors import Expired, MlxqError, QueueUnavailable, UnknownJob, WaitTimeout
+from mlxq_schemas.errors import (
+    Expired,
+    JobError,
+    MlxqError,
+    QueueUnavailable,
+    UnknownJob,
+    WaitTimeout,
+)
 from mlxq_schemas.events import TERMINAL_TYPES, event_adapter
 from mlxq_schemas.wire import decode_event, decode_result
 
@@ -113,7 +120,15 @@ class Follower:
         until = min(self._deadline, self._next_due)
         message: bytes | None = yield Listen(max(until - now, 0.0))
         if message is not None:
-            yield from self._receive(decode_event(message))
+            yield from self._hear(message)
+
+    def _hear(self, message: bytes) -> Steps[None]:
+        try:
+            event = decode_event(message)
+        except JobError:
+            self._all_due()  # not ours: anybody may publish, and the streams are the truth
+            return
+        yield from self._receive(event)
 
     def _receive(self, event: Event) -> Steps[None]:
         """Take a live event if it is the next of its job; a gap makes the stream due."""
@@ -154,7 +169,7 @@ class Follower:
                 self._open[cursor.job_id] = cursor
                 cursor.due = 0.0
             elif not entries:
-                ended = (state or b"").decode() in TERMINAL_TYPES
+                ended = (state or b"").decode(errors="replace") in TERMINAL_TYPES
                 silent.append((cursor, bool(exists), ended))
         yield from self._judge(silent)
 
@@ -243,4 +258,4 @@ def terminal_event(result: Result) -> Event:
 
 
 def _events(entries: Iterable[Any]) -> Iterable[Event]:
-    return (decode_event(fields[b"e"]) for _, fields in entries)
+    return (decode_event(fields.get(b"e", b"")) for _, fields in entries)

@@ -47,9 +47,9 @@ class Operations:
             return decode_result(data), 0
         if not exists:
             raise unknown_job(self.keys, job_id)
-        if (state or b"").decode() in TERMINAL_TYPES:
+        if (state or b"").decode(errors="replace") in TERMINAL_TYPES:
             raise Expired(f"job {job_id} has ended and its result is gone (TTL)")
-        return None, int(seq or 0)
+        return None, int(seq) if seq and seq.isdigit() else 0
 
     def cancel(self, job_id: str) -> Steps[CancelOutcome]:
         """End a job that waits or is delayed; ask its worker to end one that runs."""

@@ -34,6 +34,7 @@ ScriptName = Literal[
     "health",
     "cancel",
     "revive",
+    "rights",
     "forget",
     "unlock",
     "blobs_of",

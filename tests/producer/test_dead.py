@@ -172,3 +172,12 @@ def test_mistakes(mlxq, args, status, words):
     result = mlxq("dead", *args)
     assert result.exit_code == status
     assert words in result.stderr
+
+
+def test_an_odd_row_does_not_hide_the_others(producer, worker, redis_client, queue):
+    producer.submit(id="a", prompt="x")
+    worker.claim()
+    worker.fail("a", "media_invalid", "no image")
+    redis_client.xadd(Keys(queue).dead, {"id": "b", "t": "yesterday", "attempts": "inf"})
+    assert [(letter.id, letter.attempts) for letter in producer.dead()] == [("a", 1), ("b", 0)]
+    assert [letter.id for letter in producer.drop_dead()] == ["a", "b"]

@@ -341,3 +341,14 @@ def test_another_job_under_the_id_is_not_read_as_its_sequel(producer, worker, re
     with pytest.raises(Expired, match="another job was submitted under the id a"):
         reader.all()
     assert_whole(list(producer.follow(job_id)), "newer")
+
+
+def test_what_others_publish_on_the_channel_ends_nothing(producer, worker, redis_client, queue):
+    job_id = producer.submit(prompt="hi")
+    worker.claim()
+    reader = Reader(producer.follow(job_id))
+    reader.wait_for(2)
+    redis_client.publish(Keys(queue).tokens(job_id), b"garbage")
+    worker.tokens(job_id, "a", "b")
+    worker.finish(job_id, "ab")
+    assert_whole(reader.all(), "ab")

@@ -84,3 +84,20 @@ def test_a_long_history_of_gaps_stays_small(worker: LuaWorker) -> None:
     past(worker, 40, *((50.0 * i + 100, 50.0 * i + 60) for i in reversed(range(32))))
     worker.beat(LEASE)
     assert len(json.loads(worker.client.hget(worker.keys.beats, "gaps"))) == 32
+
+
+@pytest.mark.parametrize("text", ["not JSON", "[" * 2000, '"a"', "[1]", '[["a", "b"]]'])
+def test_hand_written_gaps_are_begun_anew(worker: LuaWorker, text: str) -> None:
+    past(worker, 1)
+    worker.client.hset(worker.keys.beats, "gaps", text)
+    assert worker.beat(LEASE) == -1
+    assert len(json.loads(worker.client.hget(worker.keys.beats, "gaps"))) == 1
+
+
+def test_a_short_lease_takes_nothing_from_a_long_one_beside_it(worker: LuaWorker) -> None:
+    """Who renews every 150 seconds has not died after one."""
+    past(worker, 0.1, lease=1)
+    assert worker.beat(600) == 600_000
+    assert worker.beat(1) == 600_000
+    worker.client.hincrbyfloat(worker.keys.beats, "longest_at", -601)
+    assert worker.beat(1) == 1000

@@ -172,7 +172,8 @@ def test_who_lost_another_entry_has_not_died(worker: LuaWorker, other: LuaWorker
     worker.client.xdel(worker.keys.jobs(), entry)
     other.read()
     assert other.claim("x", second, how)[3] == 0
-    assert other.claim("x", second, "over")[3] == 1
+    assert other.claim("x", second, "over")[3] == 0  # by who dropped it
+    assert worker.claim("x", second, "over")[3] == 1
 
 
 def test_a_group_made_anew_kills_nobody(worker: LuaWorker, other: LuaWorker) -> None:
@@ -248,3 +249,54 @@ def test_no_job_is_accepted_where_a_key_is_overwritten(worker: LuaWorker, key: s
     assert not worker.client.exists(worker.keys.job("x"))
     worker.client.delete(name)
     assert worker.submit(Job(id="x", prompt="p")) == [b"ok"]
+
+
+def test_hand_written_fields_do_not_keep_a_job_from_being_cancelled(worker: LuaWorker) -> None:
+    fields = {"spec": "{}", "state": "queued", "stream": worker.keys.jobs(), "entry": "garbage"}
+    worker.client.hset(worker.keys.job("x"), mapping={**fields, "seq": "x"})
+    push(worker)
+    assert worker.cancel("x") == b"cancelled"
+    assert worker.cancel("x") == b"ended"
+    [(entry, _)] = worker.read()
+    assert worker.claim("x", entry) == [b"gone"]
+    assert [event.type for event in worker.events("x")] == ["cancelled"]
+
+
+def test_events_of_the_dead_are_kept_as_long_as_their_letters(worker: LuaWorker) -> None:
+    entry, epoch = take(worker)
+    worker.finish("x", epoch, entry, code="media_invalid")
+    assert worker.client.ttl(worker.keys.events("x")) > 60
+
+
+@pytest.mark.parametrize("step", ["submit", "finish", "retry", "cancel", "revive"])
+def test_who_may_not_publish_leaves_nothing_half_done(worker: LuaWorker, step: str) -> None:
+    """Redis 7 gives new users no channels."""
+    if step in {"finish", "retry"}:
+        entry, epoch = take(worker)
+    elif step == "revive":
+        entry, epoch = take(worker)
+        worker.finish("x", epoch, entry, code="media_invalid")
+        [(row, _)] = worker.client.xrange(worker.keys.dead)
+    elif step == "cancel":
+        worker.submit(Job(id="x", prompt="p"))
+    before = worker.state("x"), worker.events("x"), worker.depth()
+    worker.client.acl_setuser(
+        "mute", enabled=True, passwords=["+pw"], keys="*", commands=["+@all"], reset_channels=True
+    )
+    options = worker.client.connection_pool.connection_kwargs
+    mute = redis.Redis(port=options["port"], username="mute", password="pw")
+    asking = LuaWorker(mute, worker.queue)
+    steps: dict[str, Any] = {
+        "submit": lambda: asking.submit(Job(id="x", prompt="p")),
+        "finish": lambda: asking.finish("x", epoch, entry, "text"),
+        "retry": lambda: asking.retry("x", epoch, entry),
+        "cancel": lambda: asking.cancel("x"),
+        "revive": lambda: asking.revive("x", row),
+    }
+    try:
+        with pytest.raises(redis.exceptions.NoPermissionError, match="PUBLISH"):
+            steps[step]()
+    finally:
+        mute.close()
+        worker.client.acl_deluser("mute")
+    assert (worker.state("x"), worker.events("x"), worker.depth()) == before

@@ -77,12 +77,12 @@ def test_every_key_is_named() -> None:
     assert [key for key in shown if f"`{key.replace('mlxq:{NAME}', 'Q')}`" not in PAGE] == []
 
 
-@pytest.mark.parametrize("name", [*Job.model_fields, *Result.model_fields, *TERMINAL_TYPES])
+@pytest.mark.parametrize("name", [*Job.model_fields, *Result.model_fields, *sorted(TERMINAL_TYPES)])
 def test_every_field_is_named(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED_FIELDS)
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED_FIELDS))
 def test_refused_fields_are_named_as_such(name: str) -> None:
     paragraph = next(part for part in PAGE.split("\n\n") if "refuses with `unsupported`" in part)
     assert f"`{name}`" in paragraph

@@ -297,7 +297,8 @@ def test_a_job_in_flight_at_two_deaths_must_be_alone(worker: LuaWorker, other: L
 def test_claiming_again_after_a_lost_reply_is_no_death(worker: LuaWorker) -> None:
     entry, _ = take(worker)
     assert worker.claim("j1", entry, "again")[3] == 0
-    assert worker.claim("j1", entry, "over")[3] == 1  # an earlier process of this name
+    assert worker.claim("j1", entry, "over")[3] == 0  # it had dropped the job itself
+    assert worker.claim("j1", entry, "left")[3] == 1  # an earlier process of this name
 
 
 # delays and retries

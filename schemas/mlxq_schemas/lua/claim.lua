@@ -1,8 +1,9 @@
 -- A worker takes a job that it has read: a new lease epoch, which fences all earlier ones.
 -- KEYS: job, events, result, stray, dead, the three jobs streams
 -- ARGV: id, worker, stream, entry, group, how the worker came by the entry ("new": never read
---       before | "again": one of its own, read once more | "over": its owner died), ttl (s) of
---       the records of ended jobs, dead-letter ttl (s)
+--       before | "again": one of its own, read once more | "over": its lease ran out | "left": an
+--       earlier process of this name left it), ttl (s) of the records of ended jobs, dead-letter
+--       ttl (s)
 -- Returns: {"gone"} (ended, delayed, or another entry's job: this entry is removed)
 --        | {"missing", epoch, submitted} (no spec; the caller must fail it)
 --        | {word, epoch, attempt, deaths, seq, spec, submitted, cancel, errors, life}
@@ -38,23 +39,25 @@ if not state and not known.spec then
 end
 
 -- A job may be pushed twice by hand: while its first entry stands, a second one is nothing.
-local ours = known.stream == stream and known.entry == entry
+local first = entry_id(known.entry)
+local ours = known.stream == stream and first == entry
 local second = false
 for i = 6, 8 do
-  if state == 'running' and not ours and known.stream == KEYS[i] then
-    second = #redis.call('XRANGE', KEYS[i], known.entry, known.entry) == 1
+  if state == 'running' and first and not ours and known.stream == KEYS[i] then
+    second = #redis.call('XRANGE', KEYS[i], first, first) == 1
   end
 end
 if second or state == 'delayed' or (state and ENDED[state]) then return drop() end
 
 local epoch = fresh(now, count(known.epoch))
 local attempt = count(known.attempt) + 1
--- Only who lost this very entry has died; an owner whose entry was deleted may well live.
+-- Only who lost this very entry has died: an owner whose entry was deleted may well live, and so
+-- does a worker that takes over what it had itself dropped.
 local died = state == 'running' and ours and not known.uncounted
-  and (ARGV[6] == 'over' or (ARGV[6] == 'again' and known.worker ~= ARGV[2]))
+  and (ARGV[6] == 'left' or (ARGV[6] ~= 'new' and known.worker ~= ARGV[2]))
 local deaths = count(known.deaths) + (died and 1 or 0)
 local seq, errors = count(known.seq), count(known.errors)
-local life = known.life or digits(epoch)
+local life = known.life and string.match(known.life, '^%d+$') or digits(epoch)
 local submitted = tonumber(known.submitted or '')
 if not (submitted and submitted > 0 and submitted <= now) then submitted = now end
 redis.call('HSET', KEYS[1], 'state', 'running', 'worker', ARGV[2], 'started', seconds(now),

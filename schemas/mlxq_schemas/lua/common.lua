@@ -21,11 +21,27 @@ local function fresh(now, last)
   return math.max(math.floor(now * 1000000 + 0.5), last + 1)
 end
 
--- A count kept in a hash; 0 if somebody else wrote what is none.
+-- A count kept in a hash; 0 if somebody else wrote what is none, or what Lua cannot count with.
 local function count(value)
   local number = value and tonumber(value)
-  if number and number >= 0 and number % 1 == 0 then return number end
+  if number and number >= 0 and number < 2 ^ 52 and number % 1 == 0 then return number end
   return 0
+end
+
+-- An entry id kept in a hash, or nil.
+local function entry_id(value)
+  return value and string.match(value, '^%d+%-%d+$')
+end
+
+-- A script must not end in its middle because a right is missing. The one that users lack by
+-- default, to publish, is looked at before the first write; `rights` looks at all of them.
+-- (Redis 6.2 cannot say beforehand.)
+local function check_right(...)
+  if redis.acl_check_cmd and not redis.acl_check_cmd(...) then
+    local name, what = ...
+    error({err = 'NOPERM this user may not run ' .. name .. ' on ' .. what
+      .. ': add the right, as in docs/operations.md'})
+  end
 end
 
 -- An event travels as a msgpack map of at most 13 fields without `t` and `seq`; both are added
@@ -108,22 +124,40 @@ local function same_life(letter, life)
   return not letter.life or not life or letter.life == life
 end
 
+-- The gaps kept in the beats; nil if somebody else wrote what is none.
+local function gaps_of(text)
+  local good, gaps = pcall(cjson.decode, text or '[]')
+  if not good or type(gaps) ~= 'table' then return nil end
+  for i = 1, #gaps do
+    local gap = gaps[i]
+    if type(gap) ~= 'table' or type(gap[1]) ~= 'number' or type(gap[2]) ~= 'number' then return nil end
+  end
+  return gaps
+end
+
 -- A witness of the server's time: leases run out only while witnesses come, so that a pause of
 -- the server, or of all its connections, is nobody's death. A gap is a time without a witness.
--- Returns the ms without renewal that hold a whole `lease` (s) of witnessed time; -1: none do yet.
+-- The longest lease of those who witness holds for all: its owner renews no more often than that.
+-- Returns the ms without renewal that hold a whole lease of witnessed time; -1: none do yet.
 local function witness(key, lease, now)
-  local known = redis.call('HMGET', key, 'last', 'lease', 'gaps')
-  local last, shortest = tonumber(known[1] or ''), math.min(lease, tonumber(known[2] or '') or lease)
-  local gaps = known[3] and cjson.decode(known[3]) or {}
-  if not last or now < last then
+  local known = redis.call('HMGET', key, 'last', 'lease', 'gaps', 'longest', 'longest_at')
+  local last, gaps = tonumber(known[1] or ''), gaps_of(known[3])
+  local shortest = tonumber(known[2] or '')
+  shortest = shortest and shortest > 0 and math.min(lease, shortest) or lease
+  local longest, longest_at = tonumber(known[4] or ''), tonumber(known[5] or '')
+  if not (longest and longest_at and longest > lease and now - longest_at < longest) then
+    longest, longest_at = lease, now
+  end
+  if not last or not gaps or now < last then
     gaps, shortest = {{0, now}}, lease
   elseif now - last > shortest / 2 then
     gaps[#gaps + 1], shortest = {last, now}, lease
     if #gaps > 32 then table.remove(gaps, 1) end
   end
-  redis.call('HSET', key, 'last', seconds(now), 'lease', shortest, 'gaps', cjson.encode(gaps))
+  redis.call('HSET', key, 'last', seconds(now), 'lease', shortest, 'gaps', cjson.encode(gaps),
+    'longest', longest, 'longest_at', seconds(longest_at))
   redis.call('EXPIRE', key, 86400)
-  local need, at = lease, now
+  local need, at = longest, now
   for i = #gaps, 1, -1 do
     local from, to = gaps[i][1], gaps[i][2]
     if at - to >= need then break end

@@ -7,13 +7,16 @@
 -- Returns: 1, or -1 if the lease is lost
 local known = held(KEYS[1], ARGV[1], 'attempt', 'life')
 if not known then return -1 end
+check_right('PUBLISH', ARGV[6], '')
 check_streams(KEYS[4], KEYS[5])
 local k = {job = KEYS[1], events = KEYS[2], result = KEYS[3], results = KEYS[4], channel = ARGV[6], now = clock()}
 for i = 13, #ARGV do append(k, ARGV[i]) end
 conclude(k, ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[7]))
 if ARGV[10] ~= '' then
   bury(KEYS[5], tonumber(ARGV[12]), k.now, ARGV[2], ARGV[10], ARGV[11], known[1] or '0', known[2] or '')
+  -- Its events too: a job that is sent again goes on after them.
   redis.call('EXPIRE', KEYS[1], ARGV[12])
+  redis.call('EXPIRE', KEYS[2], ARGV[12])
 end
 redis.call('XACK', KEYS[6], ARGV[8], ARGV[9])
 redis.call('XDEL', KEYS[6], ARGV[9])

@@ -6,6 +6,7 @@
 -- Returns: 1, or -1 if the lease is lost
 local known = held(KEYS[1], ARGV[1], 'cancel')
 if not known then return -1 end
+check_right('PUBLISH', ARGV[3], '')
 redis.call('ZCARD', KEYS[4])
 local k = {job = KEYS[1], events = KEYS[2], channel = ARGV[3], now = clock()}
 for i = 9, #ARGV do append(k, ARGV[i]) end

@@ -12,6 +12,7 @@ local stream = KEYS[6]
 for i = 5, 7 do
   if known[3] == KEYS[i] then stream = KEYS[i] end
 end
+check_right('PUBLISH', ARGV[4], '')
 check_streams(stream)
 local now = clock()
 append({job = KEYS[1], events = KEYS[2], channel = ARGV[4], now = now}, ARGV[3])

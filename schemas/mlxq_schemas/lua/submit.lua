@@ -11,6 +11,7 @@ end
 local limit, depth = tonumber(ARGV[6]), redis.call('ZCARD', KEYS[8])
 for i = 4, 6 do depth = depth + redis.call('XLEN', KEYS[i]) end
 if limit > 0 and depth >= limit then return {'full', depth} end
+check_right('PUBLISH', ARGV[5], '')
 -- A server at its memory limit refuses a script at its first write, if that may need memory
 -- (DEL never does), and lets all later ones through: so APPEND comes first.
 redis.call('APPEND', KEYS[7], '')

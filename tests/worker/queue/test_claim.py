@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from lua_worker import LuaWorker
-from mlxq_schemas import GROUP, Job, Keys
+from mlxq_schemas import GROUP, Job, Keys, Token
 from mlxq_worker.queue.claim import Claim, Claimer, Refused, Retention
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.link import Link
@@ -39,7 +39,7 @@ def test_taking_over_counts_a_death(link: Link, claimer: Claimer, other: LuaWork
     entry = read(other)
     claimer.claim(link, [entry])
     other.cancel("a")
-    again = Entry(entry.stream, entry.id, "a", "over")
+    again = Entry(entry.stream, entry.id, "a", "left")
     [claim] = claimer.claim(link, [again])
     assert isinstance(claim, Claim)
     assert (claim.deaths, claim.attempt, claim.cancelled) == (1, 2, True)
@@ -142,3 +142,33 @@ def test_hand_written_times_may_be_anything(
     [claim] = claimer.claim(link, [read(other)])
     assert isinstance(claim, Claim)
     assert claim.submitted > 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"life": b"\xff\xfe"},
+        {"life": "two words"},
+        {"state": "running", "stream": "high", "entry": "garbage"},
+        {"state": "running", "stream": "high"},
+        {"epoch": "1e300"},
+        {"seq": str(2**63 - 1)},
+    ],
+)
+def test_a_hand_written_field_keeps_no_worker_from_reading_on(
+    link: Link,
+    claimer: Claimer,
+    other: LuaWorker,
+    redis_client: redis.Redis,
+    fields: dict[str, str | bytes],
+) -> None:
+    if "stream" in fields:
+        fields = {**fields, "stream": other.keys.jobs("high")}
+    redis_client.hset(other.keys.job("a"), mapping={"spec": "{}", **fields})
+    redis_client.xadd(other.keys.jobs(), {"id": "a"})
+    [claim] = claimer.claim(link, [read(other)])
+    assert isinstance(claim, Claim)
+    assert claim.life.isdigit()
+    entry = claim.entry.id.encode()
+    assert other.append("a", claim.epoch, Token(job="a", text="x")) == 1
+    assert other.finish("a", claim.epoch, entry, "x") == 1

@@ -9,9 +9,11 @@ import pytest
 import redis
 
 from mlxq_producer.embedded import EmbeddedServer
+from mlxq_schemas import Keys
 from mlxq_schemas.clock import seconds_of
 from mlxq_schemas.errors import ConfigError, EvictionPolicy, QueueUnavailable
 from mlxq_worker.queue.connection import address, check_server, connect
+from mlxq_worker.queue.rights import check_rights
 from tcp_proxy import TcpProxy
 
 
@@ -102,3 +104,37 @@ def test_a_connection_that_breaks_during_the_check_is_no_server(
     with pytest.raises(QueueUnavailable, match="no answer"):
         check_server(client)
     client.close()
+
+
+def look(client: redis.Redis, keys: Keys) -> None:
+    """What a worker asks before it takes jobs."""
+    check_server(client)
+    check_rights(client, keys)
+
+
+@pytest.mark.parametrize("lacks", ["publish", "set", "xack", "channels", "ping"])
+def test_a_user_for_whom_scripts_would_end_in_their_middle_is_refused(
+    server: EmbeddedServer, redis_client: redis.Redis, keys: Keys, lacks: str
+) -> None:
+    commands = ["+@all"] if lacks == "channels" else ["+@all", f"-{lacks}"]
+    channels = [] if lacks == "channels" else ["*"]
+    redis_client.acl_setuser(
+        "half",
+        enabled=True,
+        passwords=["+pw"],
+        keys="*",
+        commands=commands,
+        channels=channels,
+        reset_channels=True,
+    )
+    client = connect(server.url.replace("://", "://half:pw@"), "test")
+    try:
+        with pytest.raises(ConfigError, match=r"docs/operations\.md"):
+            look(client, keys)
+    finally:
+        client.close()
+        redis_client.acl_deluser("half")
+
+
+def test_a_user_with_all_rights_passes(client: redis.Redis, keys: Keys) -> None:
+    check_rights(client, keys)

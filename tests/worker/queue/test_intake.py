@@ -126,7 +126,7 @@ def test_what_an_earlier_life_left_counts_as_taken_over(
     assert len(other.read(5)) == 5
     desk.intake.step()
     assert desk.ids == list("abcde")
-    assert all(entry.how == "over" for entry in desk.taken)
+    assert all(entry.how == "left" for entry in desk.taken)
 
 
 def test_a_pending_entry_without_its_text_is_marked(

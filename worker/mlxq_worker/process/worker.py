@@ -26,6 +26,7 @@ from mlxq_worker.queue.connection import check_server, reason
 from mlxq_worker.queue.duty import THREAD_PREFIX
 from mlxq_worker.queue.health import Fields
 from mlxq_worker.queue.link import LINK_ERRORS
+from mlxq_worker.queue.rights import check_rights
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Worker:
         engine.
         """
         self._queue.clock.learn(check_server(self._queue.client))
+        check_rights(self._queue.client, self._queue.keys)
         self._started = self._queue.clock.now()
         backend = self._load()
         if backend is None:

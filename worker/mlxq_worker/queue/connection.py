@@ -90,6 +90,11 @@ def check_server(client: redis.Redis) -> float:
         info = _info(client)
         policy = info.get("maxmemory_policy") or _configured_policy(client)
         now = _server_time(client, where)
+    except NoPermissionError as error:
+        raise ConfigError(
+            f"the user of this worker lacks a right on the Redis server at {where} "
+            f"({reason(error)}): give it the rights of a worker in docs/operations.md"
+        ) from error
     except AuthenticationError as error:
         raise QueueUnavailable(
             f"the Redis server at {where} refused the login: check user and password in the URL"

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from mlxq_worker.queue.connection import text
 
-How = Literal["new", "again", "over"]
+How = Literal["new", "again", "over", "left"]
 """How a worker came by an entry: never read before; one of its own, read once more after a lost
-reply; or taken from a worker (or an earlier life of this one) that died."""
+reply; one whose lease ran out; or one that an earlier process of this name left."""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class Intake:
         ensure_groups(self._link, self._streams)
         # Entries found at the start were left by an earlier process of this name, which died.
         for stream in self._streams:
-            self._take_pending(stream, "over" if self._first else "again")
+            self._take_pending(stream, "left" if self._first else "again")
         self._first = False
         self._seen = generation
 

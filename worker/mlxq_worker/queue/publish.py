@@ -50,8 +50,9 @@ PASSING: Final = (
     NoPermissionError,
 )
 PASSING_WORDS: Final = ("BUSY", "NOREPLICAS", "MISCONF", "WRONGTYPE")
-PASSING_IN_SCRIPTS: Final = tuple(  # before Redis 7
-    f"-{word} " for word in ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "WRONGTYPE")
+PASSING_IN_SCRIPTS: Final = (
+    "The user executing the script can't",
+    *(f"-{word} " for word in ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "WRONGTYPE")),  # 6.2
 )
 """Refusals that end by themselves or by an operator's hand: the write is kept and tried again."""
 

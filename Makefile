@@ -24,14 +24,14 @@ test: setup
 	$(BIN)/pytest
 
 test-all: setup ## with the slow tests and those that kill processes
-	$(BIN)/pytest -m "not bench and not gpu"
+	$(BIN)/pytest -n 0 -m "not bench and not gpu"
 
 chaos: setup ## the long form: about half an hour; prints tables of what was done and what came of it
 	cd tests && ../$(BIN)/python -m chaos
 	cd tests && ../$(BIN)/python -m chaos --only kills,idle --lease 12 --jobs 100 --kills 8 --idle 4
 
 bench: setup
-	$(BIN)/pytest -m bench -s
+	$(BIN)/pytest -n 0 -m bench -s
 
 demo: setup
 	$(BIN)/mlxq demo

@@ -33,6 +33,7 @@ class Trap:
         self.armed = 0
         self.sprung = 0
         self.after = False
+        self.error: type[BaseException] = Boom
         patch.setattr(where, name, self if isinstance(where, type(caches)) else self._method())
 
     def _method(self) -> Callable[..., Any]:
@@ -45,11 +46,11 @@ class Trap:
         armed, self.armed = self.armed, max(0, self.armed - 1)
         if armed and not self.after:
             self.sprung += 1
-            raise Boom
+            raise self.error
         found = self.real(*args, **options)
         if armed:
             self.sprung += 1
-            raise Boom
+            raise self.error
         return found
 
 
@@ -95,6 +96,38 @@ def test_a_fault_at_any_point_of_a_step_loses_no_token(bench, monkeypatch, watch
         generator.insert(watched(requests, watch))
         with monkeypatch.context() as patch:
             trap = trap_at(point, patch, generator)
+
+            def interfere(generator, step, trap=trap):
+                if step == 3:
+                    trap.armed = 1
+                    generator.insert([late])
+
+            assert bench.drain(generator, interfere) == solo, point
+        assert trap.sprung == 1, point
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "behind"])
+def test_who_goes_on_after_an_interrupt_gets_the_same_text(bundled_bench, monkeypatch, after):
+    """Ctrl-C in a step, caught by the caller: caches may be ahead of what is known of rows."""
+    bench = bundled_bench
+    *requests, late = bench.texts(4, seed=41)
+    solo = bench.solo([*requests, late])
+    for point in (*POINTS, "forward", "filter", "feed"):
+        generator = bench.generator()
+        generator.insert(watched(requests, point == "custom"))
+        with monkeypatch.context() as patch:
+            fed = point == "feed"
+            trap = Trap(patch, Prefill, "feed") if fed else trap_at(point, patch, generator)
+            trap.error, trap.after = KeyboardInterrupt, after
+            step = generator.next
+
+            def going_on(step=step):
+                try:
+                    return step()
+                except KeyboardInterrupt:
+                    return []
+
+            generator.next = going_on
 
             def interfere(generator, step, trap=trap):
                 if step == 3:

@@ -83,7 +83,7 @@ class Cohorts:
             before = batch.rows
             try:
                 batch.join(rows)
-            except Exception as error:
+            except BaseException as error:
                 self._take_apart(batch, [*before, *rows], error)
 
     def _place(self, row: Row, chosen: dict[int, tuple[DecodeBatch, list[Row]]]) -> DecodeBatch:
@@ -108,7 +108,7 @@ class Cohorts:
         for batch in list(self._batches):
             try:
                 batch.remove(leaving)
-            except Exception as error:
+            except BaseException as error:
                 self._take_apart(batch, batch.rows, error, guilty=False)
         self._batches = [batch for batch in self._batches if batch.rows]
 
@@ -121,7 +121,7 @@ class Cohorts:
                     self._steps.append(step)
                     if step.ends:
                         ended.add(step.row.uid)
-            except Exception as error:
+            except BaseException as error:
                 left = [row for row in rows if row.uid not in ended]
                 self._take_apart(batch, left, error, guilty=len(rows) == 1)
         self._batches = [batch for batch in self._batches if batch.rows]
@@ -133,14 +133,16 @@ class Cohorts:
         return found
 
     def _take_apart(
-        self, batch: DecodeBatch, rows: Sequence[Row], error: Exception, *, guilty: bool = True
+        self, batch: DecodeBatch, rows: Sequence[Row], error: BaseException, *, guilty: bool = True
     ) -> None:
         """End a batch that failed. Its ``rows`` start again in two halves.
 
-        One that was alone is to blame, unless ``guilty`` says that others may have been.
+        One that was alone is to blame, unless ``guilty`` says that others may have been. What is no
+        :class:`Exception` (Ctrl-C) is nobody's fault, and is raised again.
         """
         self._batches.remove(batch)
-        if guilty and len(rows) == 1:
+        interrupted = not isinstance(error, Exception)
+        if guilty and not interrupted and len(rows) == 1:
             why = f"the model raised {type(error).__name__}: {error}"
             self._steps.append(Step(rows[0], error=GenerationFailed(why)))
             return
@@ -148,5 +150,7 @@ class Cohorts:
         for half in (rows[:middle], rows[middle:]):
             suspicion = next(self._new_suspicion)
             for row in half:
-                row.restart(suspicion)
+                row.restart(None if interrupted else suspicion)
                 self._again.append(row)
+        if interrupted:
+            raise error

@@ -129,11 +129,15 @@ class BatchGenerator:
             self._aborts.clear()
             return []
         self._counts["steps"] += 1
-        self._end_aborted()
-        self._admit()
-        self._prefill_slice()
-        self._preempt()
-        self._decode()
+        try:
+            self._end_aborted()
+            self._admit()
+            self._prefill_slice()
+            self._preempt()
+            self._decode()
+        except BaseException:
+            self._collect()  # rows that start again, also after Ctrl-C
+            raise
         # Whatever raises above, what has been said of a row until then waits here.
         responses, self._outbox = self._outbox, []
         return responses
@@ -374,6 +378,9 @@ class BatchGenerator:
         except Exception as error:
             self._fail(row, error)
             return 0
+        except BaseException:
+            self._send_back(row)  # Ctrl-C: its cache may be ahead of what we know
+            raise
         self._count_fed(row, fed)
         return fed
 

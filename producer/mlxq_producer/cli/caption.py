@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from mlxq_producer.cli.caption_view import choose_view
-from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, complain
+from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, complain_of_item
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.client import Producer
@@ -261,7 +261,7 @@ def _count(plan: Plan) -> int | None:
 
 def _print_end(summary: Summary, failures: list[Row], rates: tuple[float, float]) -> None:
     for row in failures:
-        complain(row.code or "failed", f"{row.source}: {row.message}")
+        complain_of_item(row.source, row.code or "failed", row.message)
     failed = summary.failed + summary.still_failed
     if failed > len(failures):
         print(f"... and {failed - len(failures)} more", file=sys.stderr)

@@ -86,6 +86,12 @@ def complain(code: str, message: str) -> None:
     print(f"error[{code}]: {' '.join(message.split())}", file=sys.stderr)
 
 
+def complain_of_item(name: str, code: str, message: str | None) -> None:
+    """The same about an item, which is named once."""
+    rest = (message or "").removeprefix(f"{name}: ")
+    complain(code, f"{name}: {rest}")
+
+
 def exit_code(error: MlxqError) -> int:
     """The exit code for an error; for several, that of the first."""
     if isinstance(error, RetryErrors):

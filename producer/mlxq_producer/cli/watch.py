@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, complain
+from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, complain_of_item
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.times import duration
@@ -65,7 +65,7 @@ def watch(
         elif row.ok:
             print(row.source, flush=True)
         else:
-            complain(row.code or row.status, f"{row.source}: {row.message}")
+            complain_of_item(row.source, row.code or row.status, row.message)
 
     def tell(over: PassedOver) -> None:
         if as_json:

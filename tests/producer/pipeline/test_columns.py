@@ -252,3 +252,11 @@ def test_text_only_from_python(server, queue, worker, tmp_path):
         assert (failed.done, failed.failed) == (0, 2)
         with pytest.raises(NoImageColumn):
             caption(tmp_path / "r.jsonl", prompt="x", columns={"image": "i"}, producer=producer)
+
+
+def test_a_failed_row_is_named_once(caption_command, worker, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("image,note\n,empty\n")
+    done = caption_command("rows.csv", *ASK, "-o", "r.jsonl")
+    assert done.exit_code == 3
+    assert done.stderr.count("rows.csv:1") == 1

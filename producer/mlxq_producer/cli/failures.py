@@ -82,8 +82,9 @@ def _as_dict(error: MlxqError) -> dict[str, Any]:
 
 
 def complain(code: str, message: str) -> None:
-    """One line on stderr about a job, whatever its message holds."""
-    print(f"error[{code}]: {' '.join(message.split())}", file=sys.stderr)
+    """One line on stderr about a job, whatever its message holds: a name may hold anything."""
+    shown = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
+    print(f"error[{code}]: {shown}", file=sys.stderr)
 
 
 def complain_of_item(name: str, code: str, message: str | None) -> None:

@@ -21,6 +21,12 @@ def note(path: Path, ledger: Ledger) -> None:
     """Keep what the file is now: it is all ours."""
     size = path.stat().st_size
     ledger.set(f"sum:{path}", f"{size}:{_digest(path, size)}")
+    ledger.set(f"open:{path}", "")
+
+
+def begin(path: Path, ledger: Ledger) -> None:
+    """A run is about to add to the file: if it is killed, what stands behind may be its own."""
+    ledger.set(f"open:{path}", "1")
 
 
 def forget(path: Path, ledger: Ledger) -> None:
@@ -34,6 +40,8 @@ def check_lines(path: Path, ledger: Ledger, base: int, ours: Iterable[bytes]) ->
     ``ours`` are the bytes of header and rows, read only if the file is not as it was.
     """
     if _is_same(path, ledger):
+        if _has_grown(path, ledger) and not ledger.get(f"open:{path}"):
+            raise _refusal(path)
         return
     # 8 bytes a line: other rows may stand in another order.
     known = {hash(line.rstrip(b"\r")) for data in ours for line in data.split(b"\n")}
@@ -60,6 +68,16 @@ def _is_same(path: Path, ledger: Ledger) -> bool:
         return True
     size, _, digest = kept.partition(":")
     return path.stat().st_size >= int(size) and _digest(path, int(size)) == digest
+
+
+def _has_grown(path: Path, ledger: Ledger) -> bool:
+    """Whether whole lines were added; half a line or zeros are what a crash leaves."""
+    kept = ledger.get(f"sum:{path}")
+    if not kept or not path.exists():
+        return False
+    with path.open("rb") as file:
+        file.seek(int(kept.partition(":")[0]))
+        return any(line.endswith(b"\n") and b"\0" not in line for line in file)
 
 
 def _digest(path: Path, size: int) -> str:

@@ -89,9 +89,11 @@ class LineFile:
         self._handle = -1
         self._size = 0
         self._base = 0
+        self._ledger: Ledger | None = None  # until the first row of a run
 
     def open(self, ledger: Ledger, existing: Existing) -> None:
         """Begin, or go on where the ledger says."""
+        self._ledger = ledger
         self._path.parent.mkdir(parents=True, exist_ok=True)
         there = self._path.stat().st_size if self._path.exists() else 0
         known = ledger.get(f"size:{self._path}")
@@ -114,6 +116,9 @@ class LineFile:
     def write(self, item: Item, row: Row) -> None:
         """Append the row."""
         del item
+        if self._ledger is not None:
+            edits.begin(self._path, self._ledger)
+            self._ledger = None
         self._append(self._lines.line(row))
 
     def restore(self, item: Item, row: Row) -> None:

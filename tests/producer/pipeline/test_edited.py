@@ -299,3 +299,17 @@ def test_an_edited_table_is_refused(caption_command, worker, one, tmp_path):
     assert (done.exit_code, out.read_bytes()) == (2, b"by hand")
     done = caption_command(one, "--prompt", "x", "-o", out, "--existing", "overwrite")
     assert (done.exit_code, out.read_bytes()[:4]) == (0, b"PAR1")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_rows_that_somebody_added_are_not_cut_off(
+    caption_command, worker, pictures, tmp_path, kind
+):
+    out = tmp_path / f"r.{kind}"
+    assert caption_command(pictures, "-p", "what?", "-o", out).exit_code != 2
+    whole = out.read_bytes() + b"a row of another run\n"
+    out.write_bytes(whole)
+    again = caption_command(pictures, "-p", "what?", "-o", out)
+    assert again.exit_code == 2
+    assert "output_edited" in again.stderr
+    assert out.read_bytes() == whole

@@ -136,6 +136,7 @@ def told(redis_client: redis.Redis, queue: str):
     return answer
 
 
+@pytest.mark.slow
 def test_64_jobs_at_once_say_what_each_says_alone(
     start_worker: StartWorker, producer: Producer, alone, told
 ) -> None:

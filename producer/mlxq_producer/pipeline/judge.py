@@ -56,14 +56,9 @@ class Judge:
         except MlxqError as error:
             return self._unreadable(item, known, error)
         stamp = f"{key}:{self.plan.post.digest()}"
-        if self.ledger.visit(item.name, self.visit):
-            if known is not None and known.want == stamp:
-                return Verdict("repeated", item)
-            # Another row of the same name asks for something else.
-            item = replace(item, name=f"{item.name}#{key[:8]}")
-            known = self.ledger.item(item.name)
-            if self.ledger.visit(item.name, self.visit):
-                return Verdict("repeated", item)
+        item, known, repeated = self._told_apart(item, known, stamp, key[:8])
+        if repeated:
+            return Verdict("repeated", item)
         found = Verdict("caption", item, prompt, key, stamp, seen, digest, known=known)
         return self._decide(found, known)
 
@@ -104,17 +99,27 @@ class Judge:
             return seen, known.digest
         return seen, item.digest()
 
+    def _told_apart(
+        self, item: Item, known: Known | None, stamp: str, mark: str
+    ) -> tuple[Item, Known | None, bool]:
+        """The item, what is known of it, and whether this run has met it before.
+
+        One with the name of another, whose row must stay, is called by its ``mark`` too.
+        """
+        if not self.ledger.visit(item.name, self.visit):
+            return item, known, False
+        if known is not None and known.want == stamp:
+            return item, known, True
+        item = replace(item, name=f"{item.name}#{mark}")
+        known = self.ledger.item(item.name)
+        return item, known, self.ledger.visit(item.name, self.visit)
+
     def _unreadable(self, item: Item, known: Known | None, error: MlxqError) -> Verdict:
         mark = hashlib.sha256(error.message.encode(errors="replace")).hexdigest()[:8]
         stamp = f"unreadable:{error.code}:{mark}"
-        if self.ledger.visit(item.name, self.visit):
-            if known is not None and known.want == stamp:
-                return Verdict("repeated", item)
-            # Its name is that of another item, whose row must stay.
-            item = replace(item, name=f"{item.name}#{mark}")
-            known = self.ledger.item(item.name)
-            if self.ledger.visit(item.name, self.visit):
-                return Verdict("repeated", item)
+        item, known, repeated = self._told_apart(item, known, stamp, mark)
+        if repeated:
+            return Verdict("repeated", item)
         if known is not None and known.stamp == stamp and not self.plan.retry_failed:
             return Verdict("failed", item, stamp=stamp, known=known)
         outcome = Outcome.failure(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.errors import EXIT_DEVICE_FAILED, ConfigError
 
 _NEEDED = ("mlx", "mlx_vlm", "mlxq_worker")
 
@@ -19,3 +19,13 @@ def worker_command(*arguments: str, module: str = "mlxq_worker") -> list[str]:
             'pip install "mlxq[worker]"'
         )
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def worker_end(status: int) -> str:
+    """How a worker ended, by its exit status."""
+    if status == EXIT_DEVICE_FAILED:
+        return (
+            "the worker ended because its device (GPU or memory) failed again and again "
+            f"(status {status}); no job was lost"
+        )
+    return f"the worker ended with status {status}"

@@ -30,6 +30,7 @@
     │   ├── Conflict                 conflict             this id holds another job
     │   ├── UnknownJob               unknown_job          no job of this id
     │   └── EvictionPolicy           eviction_policy      the server may evict jobs
+    ├── DeviceFailed                 device_failed        the GPU of a worker failed again and again
     ├── WaitTimeout                  wait_timeout         no result within the time given
     ├── Expired                      expired              events of a job are gone (TTL)
     └── ConfigError                  config               a setting is wrong
@@ -41,9 +42,12 @@ An error whose ``transient`` is true may pass: a job that met it is tried again.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from mlxq_schemas.plain import whole
+
+EXIT_DEVICE_FAILED: Final = 6
+"""Exit status of a worker whose device failed again and again (:class:`DeviceFailed`)."""
 
 
 class MlxqError(Exception):
@@ -170,6 +174,11 @@ class UnknownJob(QueueError):
 
 class EvictionPolicy(QueueError):
     code = "eviction_policy"
+
+
+class DeviceFailed(MlxqError):
+    code = "device_failed"
+    transient = True
 
 
 class WaitTimeout(MlxqError, TimeoutError):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mlx.core as mx
+
 from mlxq_worker.backend import Backend
 from mlxq_worker.cache.caches import LAYOUT
 from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.engine.generator import BatchGenerator
+from mlxq_worker.models.device import loading
 from mlxq_worker.models.load import LoadedModel, load_model
 from mlxq_worker.models.quantised import Quantisation
 from mlxq_worker.prepare.media import MediaPolicy
@@ -19,8 +22,16 @@ def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
     """Load the model in the calling thread, which then owns all MLX work.
 
     ``write_at``: what was seen so often goes to ``cache_dir``.
-    Raises :class:`~mlxq_schemas.errors.ModelNotLoaded`.
+    Raises :class:`~mlxq_schemas.errors.ModelNotLoaded`, also where memory is too small for the
+    model, and :class:`~mlxq_schemas.errors.DeviceFailed`.
     """
+    with loading(config.model or "the bundled model"):
+        backend = _build(config, write_at)
+        mx.synchronize()  # what loading has queued must not fail in the first job
+    return backend
+
+
+def _build(config: WorkerConfig, write_at: int) -> Backend:
     loaded = load_model(config.model, config.dtype, trust_remote_code=config.trust_remote_code)
     policy = MediaPolicy(
         roots=tuple(Path(root) for root in config.media_roots),

@@ -12,7 +12,13 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from mlxq_schemas.errors import ConfigError, MlxqError, QueueError
+from mlxq_schemas.errors import (
+    EXIT_DEVICE_FAILED,
+    ConfigError,
+    DeviceFailed,
+    MlxqError,
+    QueueError,
+)
 from mlxq_schemas.wire import describe
 from mlxq_worker.config import DEFAULT_URL, WorkerConfig
 from mlxq_worker.process.logs import set_up
@@ -183,7 +189,8 @@ def run(
     back to the queue. A second signal hands everything back at once. Every option can be set as
     an environment variable: MLXQ_REDIS_URL, MLXQ_QUEUE, MLXQ_MODEL ...
 
-    Exit status: 0 in order, 2 wrong settings or model, 4 no usable server, 1 anything else.
+    Exit status: 0 in order, 2 wrong settings or model, 4 no usable server, 6 the device (GPU) fails
+    again and again, 1 anything else. Jobs in flight go back to the queue each time.
     """
     fields: dict[str, Any] = {
         key: value
@@ -220,6 +227,8 @@ def _work(config: WorkerConfig, signals: StopSignals) -> int:
         return _complain(error, EXIT_USAGE)
     except QueueError as error:
         return _complain(error, EXIT_QUEUE)
+    except DeviceFailed as error:
+        return _complain(error, EXIT_DEVICE_FAILED)
     except MlxqError as error:
         return _complain(error, EXIT_OTHER)
     except Exception as error:  # noqa: BLE001 - its traceback is in the log already

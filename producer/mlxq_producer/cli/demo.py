@@ -25,7 +25,7 @@ from mlxq_producer.connection import URL_VARIABLE, connect_async
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.processes import ChildProcess
 from mlxq_producer.queue_status import QueueStatus
-from mlxq_producer.worker_command import worker_command
+from mlxq_producer.worker_command import worker_command, worker_end
 from mlxq_schemas import Keys, new_id
 from mlxq_schemas.errors import MlxqError, WaitTimeout
 from mlxq_schemas.plain import to_json
@@ -152,9 +152,8 @@ async def _end_of(process: ChildProcess) -> int:
 
 
 def _failed(name: str, process: ChildProcess, status: int) -> DemoFailed:
-    return DemoFailed(
-        f"the {name} ended with status {status}; the end of its log:\n{process.log_tail()}"
-    )
+    end = worker_end(status) if name == "worker" else f"the {name} ended with status {status}"
+    return DemoFailed(f"{end}; the end of its log:\n{process.log_tail()}")
 
 
 def _environment(url: str, queue: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -16,7 +17,10 @@ from mlxq_producer.connection import URL_VARIABLE
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.errors import WorkerFailed
 from mlxq_producer.processes import ChildProcess
-from mlxq_producer.worker_command import worker_command
+from mlxq_producer.worker_command import worker_command, worker_end
+from mlxq_schemas.errors import EXIT_DEVICE_FAILED
+
+log = logging.getLogger(__name__)
 
 QUEUE: Final = "captions"
 POLL_SECONDS: Final = 0.1
@@ -78,10 +82,12 @@ class EmbeddedQueue:
 
     def check(self) -> None:
         """Start the worker again if it died. Raises :class:`WorkerFailed` if it keeps dying."""
-        if self._worker is not None and self._worker.poll() is not None:
+        if self._worker is not None and (status := self._worker.poll()) is not None:
             self._deaths += 1
             if self._deaths > RESTARTS:
                 self._must_live()
+            if status == EXIT_DEVICE_FAILED:
+                log.warning("%s; another one is started", worker_end(status))
             self._start_worker()
 
     def _start_worker(self) -> None:
@@ -94,6 +100,5 @@ class EmbeddedQueue:
     def _must_live(self) -> None:
         if self._worker is not None and (status := self._worker.poll()) is not None:
             raise WorkerFailed(
-                f"the worker ended with status {status}; the end of its log:\n"
-                f"{self._worker.log_tail()}"
+                f"{worker_end(status)}; the end of its log:\n{self._worker.log_tail()}"
             )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlxq_schemas import Usage
-from mlxq_schemas.errors import EngineFailed, InvalidJob, ModelNotLoaded
+from mlxq_schemas.errors import DeviceFailed, EngineFailed, InvalidJob, ModelNotLoaded
 from mlxq_worker.backend import Backend
 from mlxq_worker.engine.request import Request, Response
 from mlxq_worker.noop import EchoGenerator
@@ -28,6 +28,8 @@ class FakeGenerator:
         self.threads: set[int] = set()
         self.hold = False
         self.sick = False
+        self.error: Exception = RuntimeError("step failed")
+        self.closed = False
 
     def insert(self, requests: Sequence[Request]) -> list[int]:
         self.threads.add(threading.get_ident())
@@ -41,7 +43,7 @@ class FakeGenerator:
         self.steps += 1
         if self.sick or self.faults > 0:
             self.faults -= 1
-            raise RuntimeError("step failed")
+            raise self.error
         ended, self.rows = self.rows, []
         if self.hold:
             self.rows = [row for row in ended if row not in self.aborted]
@@ -58,6 +60,7 @@ class FakeGenerator:
         return {}
 
     def close(self) -> list[Response]:
+        self.closed = True
         self.rows = []
         return []
 
@@ -191,6 +194,31 @@ def test_a_sick_engine_ends(room: Room) -> None:
     assert room.engine.join(10)
     assert isinstance(room.engine.error, RuntimeError)
     assert room.generator.steps == MAX_FAULTS
+
+
+DEVICE = RuntimeError("[METAL] Command buffer execution failed: Caused GPU Timeout Error")
+
+
+def test_errors_of_the_device_are_no_requests(room: Room) -> None:
+    room.generator.error, room.generator.faults = DEVICE, MAX_FAULTS
+    room.engine.put(Request("a"))
+    room.engine.start()
+    assert room.answer().finish_reason == "stop"
+    assert room.generator.aborted == []
+
+
+@pytest.mark.parametrize("error", [DEVICE, DeviceFailed("again and again")])
+def test_a_device_that_stays_sick_ends_the_thread_and_no_request(
+    room: Room, error: Exception
+) -> None:
+    room.generator.error, room.generator.sick = error, True
+    room.engine.put(Request("a"))
+    room.engine.start()
+    assert room.engine.join(10)
+    assert isinstance(room.engine.error, DeviceFailed)
+    assert room.generator.steps == (MAX_FAULTS + 1 if error is DEVICE else 1)
+    assert room.responses.empty()
+    assert room.generator.closed
 
 
 def test_a_model_that_cannot_be_loaded_is_the_threads_error(room: Room) -> None:

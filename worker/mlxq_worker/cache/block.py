@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from mlxq_worker.cache.host import HostArray, HostBlock
+from mlxq_worker.models.reading import read
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,10 @@ class Block:
 
     def to_host(self) -> HostBlock:
         """A copy of the bytes that any thread may use. Evaluates the arrays."""
-        return HostBlock(self.key, tuple(_to_host(array) for array in self.arrays), self.meta)
+        # numpy knows no bfloat16, so every type travels as its bytes
+        data = read(*(mx.contiguous(array).reshape(-1).view(mx.uint8) for array in self.arrays))
+        pairs = zip(self.arrays, data, strict=True)
+        return HostBlock(self.key, tuple(_host(array, part) for array, part in pairs), self.meta)
 
     @classmethod
     def from_host(cls, host: HostBlock) -> Block:
@@ -37,10 +42,8 @@ class Block:
         return cls(host.key, tuple(_from_host(array) for array in host.arrays), host.meta)
 
 
-def _to_host(array: mx.array) -> HostArray:
+def _host(array: mx.array, data: npt.NDArray[np.uint8]) -> HostArray:
     name = str(array.dtype).rsplit(".", maxsplit=1)[-1]
-    # numpy knows no bfloat16, so every type travels as its bytes
-    data = np.array(mx.contiguous(array).reshape(-1).view(mx.uint8))
     return HostArray(name, tuple(array.shape), data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import takewhile
@@ -13,12 +14,15 @@ from mlxq_worker.cache.features import FeatureCache
 from mlxq_worker.cache.host import HostBlock
 from mlxq_worker.cache.layout import Layout
 from mlxq_worker.cache.prefix import PrefixCache
+from mlxq_worker.cache.proof import Proof
 from mlxq_worker.cache.store import COUNTERS, BlockStore
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.device import device_fault
 
 if TYPE_CHECKING:
     from mlxq_worker.cache.disk import DiskTier
 
+log = logging.getLogger(__name__)
 
 CLOSING = 5.0
 """Seconds for the SSD to write what waits when a generator ends."""
@@ -46,8 +50,12 @@ class Caches:
         layout = Layout(adapter.make_cache)
         start = root(identity, type(adapter).__name__, layout.name)
         media = adapter.media_tokens
-        self.prefixes = PrefixCache(layout, BlockStore(prefix_bytes, disk), start, media)
-        self.features = FeatureCache(BlockStore(feature_bytes, disk), start, media)
+        self.proof = Proof()
+        prefixes, features = (
+            BlockStore(most, disk, self.proof) for most in (prefix_bytes, feature_bytes)
+        )
+        self.prefixes = PrefixCache(layout, prefixes, start, media)
+        self.features = FeatureCache(features, start, media)
         self._disk = disk
 
     @property
@@ -58,7 +66,7 @@ class Caches:
     def make_room(self, nbytes: int) -> None:
         """Give up as many bytes of memory, the oldest first; prefixes before pictures."""
         nbytes = max(0, nbytes)
-        for store in (self.prefixes.store, self.features.store):
+        for store in self._stores:
             spare = min(nbytes, store.nbytes)
             store.shrink_to(store.nbytes - spare)
             nbytes -= spare
@@ -87,8 +95,38 @@ class Caches:
         store.counts["promoted_bytes"] += sum(block.nbytes for block in arrived)
         store.put(arrived)
 
+    @property
+    def _stores(self) -> tuple[BlockStore, BlockStore]:
+        return self.prefixes.store, self.features.store
+
+    def publish(self) -> None:
+        """Let the SSD have what has been proved meanwhile; waits for no computation."""
+        for store in self._stores:
+            store.publish()
+
+    def settle(self) -> None:
+        """There is nothing more to do for now: wait for what is queued, and publish it.
+
+        Raises what the device met.
+        """
+        if any(store.unproved for store in self._stores):
+            self.proof.synchronise()
+            self.publish()
+
+    def distrust(self) -> None:
+        """The device has failed: drop what is not proved."""
+        for store in self._stores:
+            store.distrust()
+
     def close(self) -> None:
-        """Let the SSD finish what it writes."""
+        """Let the SSD finish what it writes. What the device meets now is only logged."""
+        try:
+            self.settle()
+        except Exception as error:
+            if device_fault(error) is None:
+                raise
+            log.warning("the device failed at the end: %s", error)
+            self.distrust()
         if self._disk is not None:
             self._disk.close(CLOSING)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.errors import EXIT_DEVICE_FAILED, ConfigError, DeviceFailed
 from mlxq_schemas.plain import to_json
 from mlxq_worker.cache import disk_care
 from mlxq_worker.cache.disk_folder import CacheFolder
@@ -20,14 +20,15 @@ EXIT_USAGE: Final = 2
 
 
 class _Commands(TyperGroup):
-    """Commands whose wrong settings are one line, not a traceback."""
+    """Commands whose wrong settings, or device that fails, are one line, not a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except ConfigError as error:
+        except (ConfigError, DeviceFailed) as error:
             typer.echo(f"error[{error.code}]: {error.message}", err=True)
-            raise typer.Exit(EXIT_USAGE) from error
+            wrong = isinstance(error, ConfigError)
+            raise typer.Exit(EXIT_USAGE if wrong else EXIT_DEVICE_FAILED) from error
 
 
 app = typer.Typer(

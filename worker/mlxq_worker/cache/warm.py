@@ -12,7 +12,14 @@ import typer
 from pydantic import ValidationError
 
 from mlxq_schemas import Sampling
-from mlxq_schemas.errors import BadMessage, ConfigError, MlxqError, ModelNotLoaded, RemoteCodeNeeded
+from mlxq_schemas.errors import (
+    BadMessage,
+    ConfigError,
+    DeviceFailed,
+    MlxqError,
+    ModelNotLoaded,
+    RemoteCodeNeeded,
+)
 from mlxq_schemas.plain import to_json
 from mlxq_schemas.wire import MAX_JOB_BYTES, describe, parse_job, unpack
 from mlxq_worker.config import WorkerConfig
@@ -98,7 +105,8 @@ def warm(
     """Compute prompts' beginnings and pictures, so that workers find them in the folder.
 
     Lines are jobs as for "mlxq submit --job". Model, dtype and media roots must be those of the
-    workers. A line that cannot be done is reported and passed over: the exit status is then 3.
+    workers. A line that cannot be done is reported and passed over: the exit status is then 3. It
+    is 6 if the device (GPU) fails again and again: run it once more then.
     """
     fields: dict[str, Any] = {"model": model, "dtype": dtype, "cache_dir": folder}
     fields |= {"media_roots": tuple(media_root or ()), "cache_dir_bytes": dir_bytes}
@@ -124,7 +132,8 @@ def warm(
 def fill(config: WorkerConfig, lines: BinaryIO) -> Report:
     """Run each line's prompt up to its first token, and wait for the disk.
 
-    Raises :class:`ModelNotLoaded`, and :class:`ConfigError` for a folder that cannot be used.
+    Raises :class:`ModelNotLoaded`, :class:`ConfigError` for a folder that cannot be used, and
+    :class:`DeviceFailed`: what was computed before it is in the folder.
     """
     # MLX takes seconds to come up, and the other commands do without.
     from mlxq_worker.build import build_backend  # noqa: PLC0415
@@ -135,6 +144,8 @@ def fill(config: WorkerConfig, lines: BinaryIO) -> Report:
         for number, line in _numbered(lines):
             try:
                 _run(backend, _request(backend, number, line), report)
+            except DeviceFailed:
+                raise  # no line is to blame
             except MlxqError as error:
                 report.failed.append(Failure(number, error.code, error.message))
         _read_stats(backend.generator.stats(), report)

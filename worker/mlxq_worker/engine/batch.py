@@ -11,14 +11,17 @@ import numpy as np
 
 from mlxq_schemas import TokenLogprob
 from mlxq_schemas.errors import GenerationFailed, MlxqError
+from mlxq_worker.cache.proof import Proof
 from mlxq_worker.engine.logprobs import KnownLogprobs, Logprobs
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.sampler import Sampler
 from mlxq_worker.engine.slots import Slots
 from mlxq_worker.models import caches
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.device import blame
 from mlxq_worker.models.footprint import Footprint
 from mlxq_worker.models.quantised import Quantisation
+from mlxq_worker.models.reading import read
 
 _FAULTS = {
     1: "the model gave NaN or infinite logits",
@@ -48,14 +51,20 @@ class DecodeBatch:
 
     A step queues its work before it reads the tokens of the step before, so that the device
     never waits for Python. ``suspicion`` is set while the batch is one half of a batch whose step
-    failed. ``how``: keys and values are quantised. After a method has raised, the batch is good
-    for nothing but its ``rows``.
+    failed. ``how``: keys and values are quantised. ``proof`` is told what is queued and read.
+    After a method has raised, the batch is good for nothing but its ``rows``.
     """
 
     def __init__(
-        self, adapter: Adapter, suspicion: int | None = None, how: Quantisation | None = None
+        self,
+        adapter: Adapter,
+        proof: Proof,
+        suspicion: int | None = None,
+        how: Quantisation | None = None,
     ) -> None:
         self._adapter = adapter
+        self._proof = proof
+        self._queued = 0
         self.suspicion = suspicion
         self.how = how
         self._slots: Slots | None = None
@@ -122,17 +131,17 @@ class DecodeBatch:
         Each outcome is handed over as soon as its row has changed, so that none is lost when a
         later part of the step raises. Take all of them: the last part of the work comes behind.
         """
-        slots = self._slots
+        slots, queued = self._slots, self._queued
         if slots is None:
             return
         if any(row.request.logits_processors for row in slots.rows):
             # Custom processors see the tokens so far, so these must be read first.
-            yield from self._read(slots)
+            yield from self._read(slots, queued)
             yield from self._advance()
             return
         if _any_goes_on(slots):
             yield from self._advance()
-        yield from self._read(slots)
+        yield from self._read(slots, queued)
 
     def _advance(self) -> Iterator[Step]:
         """Queue one forward pass and the choice of the next tokens; nothing is waited for."""
@@ -159,19 +168,22 @@ class DecodeBatch:
         asked = [row.request.logprobs for row in slots.rows if row.request.logprobs is not None]
         logprobs = Logprobs.of(own, tokens, max(asked)) if asked else None
         mx.async_eval(tokens, faults, logprobs.arrays if logprobs else [])
+        self._queued = self._proof.step()
         for row in slots.rows:
             row.fed += 1
         self._slots = slots.fed(tokens, faults, logprobs)
         yield from failed
         self.remove([step.row for step in failed])
 
-    def _read(self, slots: Slots) -> Iterator[Step]:
-        """Wait for chosen tokens, add each to its row, and drop the rows that end with it."""
+    def _read(self, slots: Slots, queued: int) -> Iterator[Step]:
+        """Wait for tokens that the step ``queued`` chose, add each to its row, and drop the rows
+        that end with it."""
         if not any(slots.unread):
             return
         # All is read before any row changes: this waits, and what the device met is raised here.
-        tokens, faults = np.array(slots.tokens), np.array(slots.faults)
+        tokens, faults = read(slots.tokens, slots.faults)
         logprobs = slots.logprobs.known() if slots.logprobs is not None else None
+        self._proof.read(queued)
         if slots is self._slots:
             self._slots = slots.read()
         self.suspicion = None
@@ -207,6 +219,7 @@ def _custom(
             for processor in row.request.logits_processors:
                 own = _checked(processor(list(row.tokens), own), own)
         except Exception as error:
+            blame(error)
             failed.append(
                 Step(row, error=GenerationFailed(f"a logits processor raised: {error!r}"))
             )
@@ -236,5 +249,6 @@ def _taken(row: Row, token: int, fault: int, logprobs: KnownLogprobs | None, n: 
         text = row.take(token)
     except Exception as error:
         del row.tokens[known:]  # what is not reported is not counted
+        blame(error)
         return Step(row, error=GenerationFailed(f"token {token} does not decode: {error!r}"))
     return Step(row, token, text, found)

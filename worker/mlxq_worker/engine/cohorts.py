@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from mlxq_schemas.errors import GenerationFailed
+from mlxq_worker.cache.proof import Proof
 from mlxq_worker.engine.batch import DecodeBatch, Step
 from mlxq_worker.engine.row import Row
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.device import blame
 from mlxq_worker.models.footprint import Footprint
 from mlxq_worker.models.quantised import Quantisation
 
@@ -37,11 +39,13 @@ class Cohorts:
 
     A step that raises says nothing of which row is guilty. Its rows are split in two halves
     that start again apart, until the guilty one is alone; the others go on as if nothing had
-    happened, since a restarted row repeats its tokens exactly.
+    happened, since a restarted row repeats its tokens exactly. What is nobody's fault (the
+    device's, Ctrl-C) is raised instead: then :meth:`clear`.
     """
 
-    def __init__(self, adapter: Adapter, how: Quantisation | None = None) -> None:
+    def __init__(self, adapter: Adapter, proof: Proof, how: Quantisation | None = None) -> None:
         self._adapter = adapter
+        self._proof = proof
         self._how = how
         self._batches: list[DecodeBatch] = []
         self._new_suspicion = count(1)
@@ -83,7 +87,8 @@ class Cohorts:
             before = batch.rows
             try:
                 batch.join(rows)
-            except BaseException as error:
+            except Exception as error:
+                blame(error)
                 self._take_apart(batch, [*before, *rows], error)
 
     def _place(self, row: Row, chosen: dict[int, tuple[DecodeBatch, list[Row]]]) -> DecodeBatch:
@@ -99,7 +104,7 @@ class Cohorts:
                 best = (padding, batch)
         if best is not None:
             return best[1]
-        fresh = DecodeBatch(self._adapter, row.suspicion, how)
+        fresh = DecodeBatch(self._adapter, self._proof, row.suspicion, how)
         self._batches.append(fresh)
         return fresh
 
@@ -108,7 +113,8 @@ class Cohorts:
         for batch in list(self._batches):
             try:
                 batch.remove(leaving)
-            except BaseException as error:
+            except Exception as error:
+                blame(error)
                 self._take_apart(batch, batch.rows, error, guilty=False)
         self._batches = [batch for batch in self._batches if batch.rows]
 
@@ -121,10 +127,18 @@ class Cohorts:
                     self._steps.append(step)
                     if step.ends:
                         ended.add(step.row.uid)
-            except BaseException as error:
+            except Exception as error:
+                blame(error)
                 left = [row for row in rows if row.uid not in ended]
                 self._take_apart(batch, left, error, guilty=len(rows) == 1)
         self._batches = [batch for batch in self._batches if batch.rows]
+
+    def clear(self) -> list[Row]:
+        """Forget all batches; their rows that have not ended."""
+        ended = {step.row.uid for step in self._steps if step.ends}
+        rows = [row for row in self if row.uid not in ended]
+        self._batches = []
+        return rows
 
     def collect(self) -> tuple[list[Step], list[Row]]:
         """What came to light since the last call, and rows that must start again."""
@@ -133,16 +147,14 @@ class Cohorts:
         return found
 
     def _take_apart(
-        self, batch: DecodeBatch, rows: Sequence[Row], error: BaseException, *, guilty: bool = True
+        self, batch: DecodeBatch, rows: Sequence[Row], error: Exception, *, guilty: bool = True
     ) -> None:
         """End a batch that failed. Its ``rows`` start again in two halves.
 
-        One that was alone is to blame, unless ``guilty`` says that others may have been. What is no
-        :class:`Exception` (Ctrl-C) is nobody's fault, and is raised again.
+        One that was alone is to blame, unless ``guilty`` says that others may have been.
         """
         self._batches.remove(batch)
-        interrupted = not isinstance(error, Exception)
-        if guilty and not interrupted and len(rows) == 1:
+        if guilty and len(rows) == 1:
             why = f"the model raised {type(error).__name__}: {error}"
             self._steps.append(Step(rows[0], error=GenerationFailed(why)))
             return
@@ -150,7 +162,5 @@ class Cohorts:
         for half in (rows[:middle], rows[middle:]):
             suspicion = next(self._new_suspicion)
             for row in half:
-                row.restart(None if interrupted else suspicion)
+                row.restart(suspicion)
                 self._again.append(row)
-        if interrupted:
-            raise error

@@ -5,24 +5,24 @@ from __future__ import annotations
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxq_schemas import FinishReason
-from mlxq_schemas.errors import GenerationFailed, InvalidJob, MlxqError
 from mlxq_worker.cache.caches import Caches
-from mlxq_worker.engine.batch import Step
 from mlxq_worker.engine.cohorts import Cohorts, most_tokens
+from mlxq_worker.engine.incoming import check_known_ids, prepare
 from mlxq_worker.engine.prefill import PAGE, Prefill, PrefillPlan
 from mlxq_worker.engine.recall import Recall
+from mlxq_worker.engine.recovery import Recovery, drain
 from mlxq_worker.engine.request import Request, Response
+from mlxq_worker.engine.responses import ended, failed, response
 from mlxq_worker.engine.row import Row
 from mlxq_worker.engine.text import StopMatcher, make_detokenizers
-from mlxq_worker.engine.waiting import WaitingLine
+from mlxq_worker.engine.waiting import HEAD_START, WaitingLine
+from mlxq_worker.models.device import Fault, blame, device_fault
 from mlxq_worker.models.footprint import Footprint, Load
-from mlxq_worker.models.inputs import build_inputs, check_ids
-from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.load import eos_ids
 from mlxq_worker.models.quantised import Quantisation, check
 from mlxq_worker.models.registry import adapter_for
 
@@ -38,6 +38,9 @@ GROWTH = 256
 
 class BatchGenerator:
     """Generates for many requests at once; each row's text is what it would be alone.
+
+    An error of the device (Metal, CUDA, memory) is no row's: all rows start again from the tokens
+    that they have, with less work at once for a while.
 
     Usage::
 
@@ -85,7 +88,7 @@ class BatchGenerator:
         self._processor = processor
         tokenizer = getattr(processor, "tokenizer", processor)
         self._new_detokenizer = make_detokenizers(tokenizer)
-        self._eos = _default_eos(model, tokenizer) if eos is None else eos
+        self._eos = eos_ids(model.config, tokenizer) if eos is None else eos
         self._context = context
         self._max_rows = self._crowd = max_rows
         self._prefill_step = prefill_step
@@ -104,7 +107,9 @@ class BatchGenerator:
         self._prefill = Prefill(self._adapter, self._recall)
         if quantisation is not None:
             check(self._adapter, quantisation)
-        self._decoding = Cohorts(self._adapter, quantisation)
+        self._decoding = Cohorts(self._adapter, self._recall.proof, quantisation)
+        self._device = Recovery(max_rows, prefill_step)
+        self._late: Exception | None = None
         self._footprint = Footprint(self._adapter, quantisation) if max_cache_bytes else None
         self._aborts: deque[tuple[int | str, int]] = deque()
         self._last_uid = 0
@@ -124,23 +129,73 @@ class BatchGenerator:
         return [self._insert(request) for request in requests]
 
     def next(self) -> list[Response]:
-        """One step: at most one prefill slice and one decode step. [] when idle."""
+        """One step: at most one prefill slice and one decode step. [] when idle.
+
+        Raises :class:`~mlxq_schemas.errors.DeviceFailed` when the device fails again and again;
+        no row is lost with it.
+        """
         if not self.has_work():
             self._aborts.clear()
             return []
         self._counts["steps"] += 1
+        fault: tuple[Fault, str, list[Row]] | None = None
         try:
-            self._end_aborted()
-            self._admit()
-            self._prefill_slice()
-            self._preempt()
-            self._decode()
-        except BaseException:
-            self._collect()  # rows that start again, also after Ctrl-C
-            raise
+            self._step()
+        except BaseException as error:
+            running = self._start_again()  # also after Ctrl-C
+            kind = device_fault(error)
+            if kind is None:
+                raise
+            fault = kind, str(error), running
+        if fault is not None:  # outside, where no traceback holds arrays of the failed step
+            self._recover(*fault)
         # Whatever raises above, what has been said of a row until then waits here.
         responses, self._outbox = self._outbox, []
         return responses
+
+    def _step(self) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
+        self._end_aborted()
+        self._admit()
+        self._prefill_slice()
+        self._make_room(0)
+        self._decode()
+        if not (self._waiting or self._prefilling or len(self._decoding)):
+            self._recall.settle()
+
+    def _start_again(self) -> list[Row]:
+        """All rows wait again, with the tokens that they have; those that ran."""
+        running = {row.uid: row for row in (*self._prefilling, *self._decoding.clear())}
+        self._collect()
+        rows = {row.uid: row for row in self._waiting} | running
+        self._prefilling = []
+        self._waiting.drop(lambda _: True)
+        for row in rows.values():
+            row.restart(row.suspicion)
+            self._waiting.add(row)
+        return list(running.values())
+
+    def _recover(self, kind: Fault, why: str, running: list[Row]) -> None:
+        """After a device error in a step in which some rows ran: nothing of it is believed."""
+        self._counts["restarted"] += len(running)
+        self._recall.distrust()
+        drain()
+        if kind is Fault.MEMORY:
+            self._recall.make_room(self._recall.nbytes)
+            mx.clear_cache()
+        ran = {row.uid for row in running}
+        others = [row for row in self._waiting if row.uid not in ran]
+        end = self._device.fault(kind, why, running, others)
+        for row in running:
+            if row.alone is not None:  # behind the others, who may fare better
+                self._waiting.drop(lambda other, row=row: other is row)
+                row.came = self._counts["steps"] + 1 + HEAD_START * row.request.priority
+                if end is None:
+                    self._waiting.add(row)
+                else:
+                    self._outbox.append(failed(row, end))
 
     def remove(self, uids: Sequence[int]) -> None:
         """Drop rows at once and without a response; unknown uids are ignored."""
@@ -174,6 +229,7 @@ class BatchGenerator:
             "images": self._prefill.images,
             "vision_calls": self._prefill.vision_calls,
             "vision_seconds": self._prefill.vision_seconds,
+            "device_errors": self._device.errors,
             **{name: self._counts[name] for name in counted},
             **self._recall.stats(),
         }
@@ -187,7 +243,9 @@ class BatchGenerator:
 
     def close(self) -> list[Response]:
         """End every row; returns their last responses, with ``finish_reason`` "cancelled"."""
-        self._outbox += [_ended(row, "cancelled") for row in self._drop(lambda _: True)]
+        self._outbox += [ended(row, "cancelled") for row in self._drop(lambda _: True)]
+        if self._late is not None:
+            self._recall.distrust()
         self._recall.close()
         responses, self._outbox = self._outbox, []
         return responses
@@ -195,10 +253,10 @@ class BatchGenerator:
     def _insert(self, request: Request) -> int:
         row = self._new_row(request)
         try:
-            _check_known_ids(request, self.vocabulary)
+            check_known_ids(request, self.vocabulary)
             row.recall_prior()
         except Exception as error:
-            self._outbox.append(_failed(row, error))
+            self._outbox.append(failed(row, error))
         else:
             self._waiting.add(row)
         return row.uid
@@ -231,28 +289,28 @@ class BatchGenerator:
             dropped = self._drop(
                 lambda row: row.uid in uids or row.uid <= lives.get(row.request_id, 0)
             )
-            self._outbox += [_ended(row, "cancelled") for row in dropped]
+            self._outbox += [ended(row, "cancelled") for row in dropped]
 
     def _drop(self, chosen: Callable[[Row], bool]) -> list[Row]:
         """Take rows out of wherever they are."""
         everywhere = [*self._waiting, *self._prefilling, *self._decoding]
         dropped = [row for row in everywhere if chosen(row)]
+        try:
+            self._decoding.remove(dropped)
+        except Exception as error:  # the device's, which the next step sees to
+            self._start_again()
+            self._late = error
         self._waiting.drop(chosen)
         self._prefilling = [row for row in self._prefilling if not chosen(row)]
-        self._decoding.remove(dropped)
         self._collect()
         return dropped
 
     def _cache_bytes(self) -> int:
         return self._decoding.nbytes + sum(row.nbytes for row in self._prefilling)
 
-    def _preempt(self) -> None:
-        """Before a decode step: make room for what it adds to the caches."""
-        self._make_room(0)
-
     def _make_room(self, more: int, keep: Row | None = None) -> bool:
-        """While the rows and ``more`` bytes are over the limit: caches shrink, then the youngest
-        rows go back, but for the last. False if ``keep`` had to go too."""
+        """While the rows, what their next step adds and ``more`` bytes are over the limit: caches
+        shrink, then the youngest rows go back, but for the last. False if ``keep`` had to go."""
         footprint = self._footprint
         if footprint is None:
             return True
@@ -271,10 +329,12 @@ class BatchGenerator:
         """Preempt a row: it starts again where it was, when its turn comes, but not before one
         of the others has ended: else it would be fed in vain again and again."""
         self._prefilling = [other for other in self._prefilling if other is not row]
-        self._decoding.remove([row])
-        self._collect()
-        row.restart()
-        self._waiting.add(row)
+        try:
+            self._decoding.remove([row])
+        finally:
+            self._collect()
+            row.restart()
+            self._waiting.add(row)
         self._counts["preempted"] += 1
         self._crowd = len(self._prefilling) + len(self._decoding)
 
@@ -284,7 +344,7 @@ class BatchGenerator:
             return True
         if running < self._crowd:
             self._crowd = self._max_rows
-        if running >= self._crowd:
+        if running >= min(self._crowd, self._device.rows):
             return False
         if self._footprint is None:
             return True
@@ -314,34 +374,26 @@ class BatchGenerator:
         while self._waiting:
             row = self._waiting.peek()
             try:
-                row.prepared = row.prepared or self._prepare(row.request)
+                row.prepared = row.prepared or prepare(
+                    row.request, self._processor, self.vocabulary
+                )
             except Exception as error:
-                self._outbox.append(_failed(self._waiting.pop(), error))
+                blame(error)
+                self._outbox.append(failed(self._waiting.pop(), error))
                 continue
             row.max_tokens = min(row.max_tokens, self._context - len(row.prompt))
             if row.finish_reason or len(row.tokens) >= row.max_tokens:
                 self._waiting.pop()
-                self._outbox.append(_ended(row, row.finish_reason or "length"))
+                self._outbox.append(ended(row, row.finish_reason or "length"))
             elif self._fits(row):
                 self._prefilling.append(self._waiting.pop())
             else:
                 break
 
-    def _prepare(self, request: Request) -> Prepared:
-        if request.prompt_ids is not None:
-            prepared = Prepared(list(request.prompt_ids))
-        elif request.prompt is not None:
-            prepared = build_inputs(self._processor, request.prompt, request.images)
-            check_ids(f"{request.request_id}: the prompt", prepared.ids, self.vocabulary)
-        else:
-            raise InvalidJob(f"{request.request_id}: give prompt, prompt_ids or prepared")
-        if not prepared.ids:
-            raise InvalidJob(f"{request.request_id}: the prompt has no tokens")
-        return prepared
-
     def _prefill_slice(self) -> None:
         """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""
-        budget = self._mixed_step if len(self._decoding) else self._prefill_step
+        most = self._mixed_step if len(self._decoding) else self._prefill_step
+        budget = min(most, self._device.slice)
         rows = self._ready()
         if self._prefilling and not rows and not len(self._decoding):
             self._recall.wait(self._prefilling[0], PATIENCE)
@@ -353,8 +405,9 @@ class BatchGenerator:
         ready = [row for row in self._prefilling if Prefill.done(row)]
         for row in ready:
             row.begin_decode()
-        self._prefilling = [row for row in self._prefilling if not Prefill.done(row)]
         self._decoding.join(ready)
+        joined = {row.uid for row in ready}
+        self._prefilling = [row for row in self._prefilling if row.uid not in joined]
         self._collect()
 
     def _ready(self) -> list[Row]:
@@ -365,6 +418,7 @@ class BatchGenerator:
                 if self._recall.ready(row):
                     ready.append(row)
             except Exception as error:
+                blame(error)
                 self._fail(row, error)
         return ready
 
@@ -376,11 +430,9 @@ class BatchGenerator:
                 return 0
             fed = self._prefill.feed(row, end)
         except Exception as error:
+            blame(error)
             self._fail(row, error)
             return 0
-        except BaseException:
-            self._send_back(row)  # Ctrl-C: its cache may be ahead of what we know
-            raise
         self._count_fed(row, fed)
         return fed
 
@@ -402,65 +454,27 @@ class BatchGenerator:
     def _fail(self, row: Row, error: Exception) -> None:
         """End a row in prefill."""
         self._prefilling = [other for other in self._prefilling if other is not row]
-        self._outbox.append(_failed(row, error))
+        self._outbox.append(failed(row, error))
 
     def _decode(self) -> None:
         self._decoding.step()
         self._collect()
+        self._recall.publish()
 
     def _collect(self) -> None:
         """Take over what came to light of decoding rows, and those that must start again."""
         steps, again = self._decoding.collect()
-        self._outbox += [_response(step) for step in steps]
+        self._outbox += [response(step) for step in steps]
         for row in again:
             self._waiting.add(row)
         self._counts["restarted"] += len(again)
-        self._counts["generated_tokens"] += sum(step.token is not None for step in steps)
+        read = sum(step.token is not None for step in steps)
+        self._counts["generated_tokens"] += read
+        if read:
+            self._device.good(read)
 
 
 def _promised(row: Row) -> int:
     """Tokens that a row's cache will have room for: merged exactly, it then grows by pages."""
     growth = min(row.max_tokens - len(row.tokens), GROWTH)
     return row.length + -(-growth // PAGE) * PAGE
-
-
-def _check_known_ids(request: Request, vocabulary: int) -> None:
-    """Raise :class:`InvalidJob` for ids of a request that the model has no embedding for."""
-    name = request.request_id
-    prompt = request.prepared.ids if request.prepared is not None else request.prompt_ids
-    check_ids(f"{name}: the prompt", prompt if prompt is not None else (), vocabulary)
-    check_ids(f"{name}: what was generated before", request.prior_ids, vocabulary)
-    check_ids(f"{name}: logit_bias", request.sampling.logit_bias, vocabulary)
-
-
-def _default_eos(model: Any, tokenizer: Any) -> frozenset[int]:
-    found: set[int] = set()
-    for value in (getattr(model.config, "eos_token_id", None), tokenizer.eos_token_id):
-        ids = value if isinstance(value, list) else [value]
-        found.update(i for i in ids if isinstance(i, int))
-    return frozenset(found)
-
-
-def _response(step: Step) -> Response:
-    row = step.row
-    if step.error is not None:
-        return _failed(row, step.error)
-    response = Response(row.uid, row.request_id, step.token, step.text, step.logprobs)
-    if row.finish_reason is not None:
-        response.finish_reason = row.finish_reason
-        response.usage, response.times = row.usage(), row.times()
-    return response
-
-
-def _ended(row: Row, reason: FinishReason | Literal["cancelled", "error"]) -> Response:
-    return Response(
-        row.uid, row.request_id, finish_reason=reason, usage=row.usage(), times=row.times()
-    )
-
-
-def _failed(row: Row, error: Exception) -> Response:
-    if not isinstance(error, MlxqError):
-        error = GenerationFailed(f"the model raised {type(error).__name__}: {error}")
-    response = _ended(row, "error")
-    response.error = error
-    return response

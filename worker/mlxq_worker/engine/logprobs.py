@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlxq_schemas import TokenLogprob
+from mlxq_worker.models.reading import read
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Logprobs:
 
     def known(self) -> KnownLogprobs:
         """Waits for the values, all at once."""
-        return KnownLogprobs(np.array(self.chosen), np.array(self.ids), np.array(self.values))
+        return KnownLogprobs(*read(*self.arrays))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 import mlx.core as mx
 
@@ -12,6 +11,7 @@ from mlxq_schemas.errors import InvalidJob
 from mlxq_worker.engine.recall import Recall
 from mlxq_worker.engine.row import Filling, Row
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.device import blame
 
 PAGE = 256
 """Tokens by which caches grow: the least that a row takes."""
@@ -84,7 +84,7 @@ class Prefill:
         """
         began = time.perf_counter()
         prompts = [row.prepared for row in rows if row.prepared]
-        with suppress(Exception):
+        try:
             for group, visions in self._adapter.encode(prompts):
                 mx.eval([(vision.features, vision.deepstack) for vision in visions])
                 self.vision_calls += 1
@@ -92,6 +92,8 @@ class Prefill:
                     rows[n].vision = vision
                     self._recall.keep_vision(rows[n])
                     self.images += prompts[n].images
+        except Exception as error:  # a model's own: met again by whoever's it is
+            blame(error)
         self.vision_seconds += time.perf_counter() - began
 
     def reach(self, row: Row, budget: int) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from mlxq_worker.cache.caches import Caches
 from mlxq_worker.cache.chain import BLOCK
 from mlxq_worker.cache.prefix import Prefix
+from mlxq_worker.cache.proof import Proof
 from mlxq_worker.engine.row import Known, Row
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.vision import Vision
@@ -121,6 +122,23 @@ class Recall:
         """Store the pictures of a row that have just been encoded."""
         if row.prepared is not None and row.vision is not None:
             self._caches.features.keep(row.prepared, row.vision)
+
+    @property
+    def proof(self) -> Proof:
+        """Tells the caches what is computed without an error; decode batches report to it."""
+        return self._caches.proof
+
+    def publish(self) -> None:
+        """Let the SSD have what has been proved."""
+        self._caches.publish()
+
+    def settle(self) -> None:
+        """Nothing is left to do: prove the rest. Raises what the device met."""
+        self._caches.settle()
+
+    def distrust(self) -> None:
+        """The device has failed: forget what is not proved."""
+        self._caches.distrust()
 
     def close(self) -> None:
         """Forget nothing that the SSD still has to write."""

@@ -46,6 +46,16 @@ class Known:
 
 
 @dataclass
+class Alone:
+    """When a row first made the device fail that had nothing else to do: how many ``tokens`` it
+    had, how many all rows had got (``others``); and how many ``times`` since."""
+
+    others: int
+    tokens: int
+    times: int = 0
+
+
+@dataclass
 class Row:
     """State of one request from insert to its last response.
 
@@ -54,8 +64,8 @@ class Row:
     yet). ``filling`` is there during prefill only. ``fed`` counts the tokens already in the cache;
     ``rope_delta`` is what is added to that to get the position of the next token. ``tokens`` are
     the generated ids, including those of earlier attempts. ``suspicion`` groups rows that start
-    again because a step with them failed.
-    ``came`` is the step of the insert.
+    again because a step with them failed. ``came`` is the step of the insert; ``alone`` is there
+    once the device failed with this row alone.
     """
 
     uid: int
@@ -77,6 +87,7 @@ class Row:
     suspicion: int | None = None
     came: int = 0
     starved: int = 0
+    alone: Alone | None = None
     inserted: float = field(default_factory=time.perf_counter)
     prefill_began: float | None = None
     decode_began: float | None = None
@@ -113,7 +124,8 @@ class Row:
 
     def restart(self, suspicion: int | None = None) -> None:
         """Forget the caches: what is known is prefilled again; generation goes on from there."""
-        self.filling, self.fed, self.rope_delta, self.known = None, 0, 0, None
+        self.filling, self.fed, self.rope_delta = None, 0, 0
+        self.known, self.vision = None, None
         self.suspicion = suspicion
 
     def take_up(self, tokens: int) -> None:

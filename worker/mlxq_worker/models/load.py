@@ -87,7 +87,7 @@ def load_model(
         name=label,
         identity=identity(path.name if _is_folder(label) else label, content),
         content=content,
-        eos=_eos_ids(config, _read_json(path / "generation_config.json"), processor, tokenizer),
+        eos=eos_ids(config, _read_json(path / "generation_config.json"), processor, tokenizer),
         context=_context_length(config),
     )
 
@@ -188,7 +188,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _eos_ids(*sources: Any) -> frozenset[int]:
+def eos_ids(*sources: Any) -> frozenset[int]:
     """End-of-sequence ids from config, generation config and tokenizer: none alone is enough."""
     found: set[int] = set()
     for source in sources:

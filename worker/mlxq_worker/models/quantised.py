@@ -13,6 +13,8 @@ from mlx_vlm.models.cache import BatchQuantizedKVCache, KVCache
 
 from mlxq_schemas.errors import ConfigError
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.device import blame
+from mlxq_worker.models.reading import read
 
 _TOLERANCE = 0.02
 """Greatest difference of logits in a batch from those alone, as a share of their spread."""
@@ -90,6 +92,7 @@ def check(adapter: Adapter, how: Quantisation) -> None:
     try:
         fault = _compare(adapter, how)
     except Exception as error:  # noqa: BLE001 - whatever a model raises at what it cannot read
+        blame(error)
         fault = str(error)
     if fault:
         family = getattr(adapter.model.config, "model_type", "this family")
@@ -121,4 +124,4 @@ def _logits(
         raise ValueError("no layer keeps keys and values of all tokens")
     places = np.array([len(prompt) for prompt in prompts], dtype=np.int32)
     logits = adapter.decode(mx.array([13] * len(prompts)), places, batch)
-    return np.array(logits.astype(mx.float32))
+    return read(logits.astype(mx.float32))[0]

@@ -6,6 +6,7 @@ from typing import Any
 
 from mlxq_schemas.errors import ModelNotLoaded
 from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.device import blame
 from mlxq_worker.models.gemma4 import Gemma4Adapter
 from mlxq_worker.models.generic import GenericAdapter
 from mlxq_worker.models.qwen_vl import QwenVLAdapter
@@ -56,6 +57,7 @@ def adapter_for(model: Any, processor: Any = None) -> Adapter:
         adapter = _KIN.get(model_type, GenericAdapter)(model)
         fault = self_check(adapter, processor)
     except Exception as error:  # noqa: BLE001 # a model nobody tried may raise anything
+        blame(error)
         fault = f"it raised {type(error).__name__}: {error}"
     else:
         if fault is None:

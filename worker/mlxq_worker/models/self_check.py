@@ -14,6 +14,7 @@ from mlxq_worker.models import caches
 from mlxq_worker.models.adapter import Adapter, Embedded
 from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.models.reading import read
 from mlxq_worker.models.templates import render
 from mlxq_worker.models.vision import Vision
 
@@ -132,7 +133,7 @@ def _prefill(
 def _whole(adapter: Adapter, prepared: Prepared) -> npt.NDArray[np.float32]:
     """Logits [vocab] after a prompt that the model was given at once, its last token included."""
     logits = adapter.feed(prepared.ids, 0, adapter.embed(prepared), adapter.make_cache())
-    return np.array(logits[0, -1].astype(mx.float32))
+    return read(logits[0, -1].astype(mx.float32))[0]
 
 
 def _step(
@@ -141,7 +142,7 @@ def _step(
     pairs = list(zip(probes, steps, strict=True))
     tokens = mx.array([probe.fed(step) for probe, step in pairs])
     positions = np.array([probe.position(step) for probe, step in pairs], dtype=np.int32)
-    return np.array(adapter.decode(tokens, positions, batch).astype(mx.float32))
+    return read(adapter.decode(tokens, positions, batch).astype(mx.float32))[0]
 
 
 def _seen_together(adapter: Adapter, probes: list[_Probe]) -> str | None:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mlxq_schemas.errors import EngineFailed, GenerationFailed, MlxqError
+from mlxq_schemas.errors import DeviceFailed, EngineFailed, GenerationFailed, MlxqError
 from mlxq_worker.backend import Backend, Generator
 from mlxq_worker.engine.request import Request, Response
+from mlxq_worker.models.device import MAX_FAULTS as MAX_DEVICE_FAULTS
+from mlxq_worker.models.device import device_fault
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,8 @@ class EngineThread:
     """Loads the backend, then inserts, steps and reports until stopped.
 
     ``report`` gets the responses of each step, in this thread. ``backend`` is there once it is
-    loaded; ``error`` says why the thread ended, if it was an error.
+    loaded; ``error`` says why the thread ended, if it was an error. After :class:`DeviceFailed`
+    no request that was put has an end: all are to be handed back.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class EngineThread:
             if not isinstance(error, MlxqError):
                 log.exception("the engine ended")
             self.error = error
+            if isinstance(error, DeviceFailed) and self.backend is not None:
+                self.backend.generator.close()  # what was proved before goes to the SSD
 
     def _loop(self, generator: Generator) -> None:
         while not self._stopping:
@@ -114,6 +119,8 @@ class EngineThread:
         try:
             [uid] = generator.insert([request])
         except Exception as error:
+            if device_fault(error) is not None:
+                raise _device_failed(error) from error
             log.exception("insert failed", extra={"request": request.request_id})
             self._report([_failure(request.request_id, error)])
         else:
@@ -132,8 +139,18 @@ class EngineThread:
         self._report(responses)
 
     def _fault(self, generator: Generator, error: Exception) -> list[Response]:
-        """A step failed as a whole: end the rows that were in it, and go on with others."""
+        """A step failed as a whole: end the rows that were in it, and go on with others.
+
+        Not if the device failed, which is no row's fault: then the step is tried again.
+        """
         self._faults += 1
+        if isinstance(error, DeviceFailed):
+            raise error
+        if device_fault(error) is not None:
+            log.warning("device error", extra={"reason": str(error), "rows": len(self._active)})
+            if self._faults > MAX_DEVICE_FAULTS:
+                raise _device_failed(error) from error
+            return []
         log.error("a step failed", exc_info=error, extra={"rows": len(self._active)})
         # Which row was to blame, if any, is not known: all may be tried again.
         blame = EngineFailed(f"a step of the engine failed: {type(error).__name__}: {error}")
@@ -145,6 +162,13 @@ class EngineThread:
         for request_id in dict.fromkeys(self._active.values()):
             generator.abort(request_id)
         return ended
+
+
+def _device_failed(error: Exception) -> DeviceFailed:
+    return DeviceFailed(
+        f"the device failed ({error}): look at its driver, and at what else uses its memory, then "
+        "start the worker again"
+    )
 
 
 def _failure(request_id: str, error: Exception, uid: int = -1) -> Response:

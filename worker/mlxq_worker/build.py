@@ -54,6 +54,7 @@ def _build(config: WorkerConfig, write_at: int) -> Backend:
         quantisation=quantisation,
         identity=loaded.content,
         disk=_disk(config, write_at),
+        ssd_only=config.cache_ssd_only,
         eos=loaded.eos,
         context=loaded.context,
     )

@@ -123,6 +123,10 @@ def run(
     cache_write_budget: Annotated[
         int, _option("--cache-write-budget", "Most bytes written there in a day; 0: no limit.")
     ] = _DEFAULT.cache_write_budget,
+    cache_ssd_only: Annotated[
+        bool,
+        _option("--cache-ssd-only", "Keep both in that folder only, not in memory."),
+    ] = _DEFAULT.cache_ssd_only,
     look_ahead: Annotated[
         int | None,
         _option("--look-ahead", "Jobs prepared while all rows are busy. [default: max rows / 2]"),

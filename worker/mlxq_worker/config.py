@@ -6,9 +6,9 @@ import os
 import secrets
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import InvalidJob
@@ -60,7 +60,8 @@ class WorkerConfig(BaseModel):
     ``prefix_cache_bytes`` and ``feature_cache_bytes``: most memory for prompts' beginnings and
     encoded pictures (0: off), ``input_cache_bytes`` for pictures made ready to be encoded.
     ``cache_dir``: keep them on disk too, ``cache_dir_bytes`` at most,
-    and no more than ``cache_write_budget`` bytes written a day (0: no limit).
+    and no more than ``cache_write_budget`` bytes written a day (0: no limit);
+    ``cache_ssd_only``: there alone, but for what jobs wait for.
     ``max_attempts`` and ``retry_delay``: tries of a job that meets errors that may pass, and
     seconds before the second one (then doubled). ``look_ahead``: jobs prepared while all rows are
     busy (None: half of ``max_rows``, at least 1). ``lease``: a job of a worker that is silent for
@@ -88,6 +89,7 @@ class WorkerConfig(BaseModel):
     cache_dir: Path | None = None
     cache_dir_bytes: int = Field(default=20 << 30, ge=1)
     cache_write_budget: int = Field(default=0, ge=0)
+    cache_ssd_only: bool = False
     look_ahead: int | None = Field(default=None, ge=0)
     max_attempts: int = Field(default=3, ge=1)
     retry_delay: float = Field(default=1.0, ge=0.0, le=600.0)
@@ -108,6 +110,12 @@ class WorkerConfig(BaseModel):
     log_format: LogFormat = "text"
     burst: bool = False
     max_jobs: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _has_a_folder(self) -> Self:
+        if self.cache_ssd_only and self.cache_dir is None:
+            raise ValueError("cache_ssd_only needs a folder: give cache_dir (--cache-dir) too")
+        return self
 
     @property
     def capacity(self) -> int:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from concurrent.futures import Future
-from itertools import takewhile
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlxq_worker.cache.block import Block
 from mlxq_worker.cache.chain import root
 from mlxq_worker.cache.features import FeatureCache
-from mlxq_worker.cache.host import HostBlock
 from mlxq_worker.cache.layout import Layout
+from mlxq_worker.cache.loads import Load, Loads
 from mlxq_worker.cache.prefix import PrefixCache
 from mlxq_worker.cache.proof import Proof
 from mlxq_worker.cache.store import COUNTERS, BlockStore
@@ -35,7 +32,8 @@ class Caches:
     """Prefixes and pictures in memory and, with ``disk``, on SSD too.
 
     ``identity`` names weights and processor settings: what is on disk is shared by all workers of
-    one identity. ``prefix_bytes`` and ``feature_bytes`` are the most bytes in memory; 0: off.
+    one identity. ``prefix_bytes`` and ``feature_bytes`` are the most bytes in memory; 0: off, on
+    disk too. ``ssd_only``: memory holds only what comes from the disk for rows that wait for it.
     """
 
     def __init__(
@@ -46,17 +44,20 @@ class Caches:
         feature_bytes: int = 0,
         identity: str = "",
         disk: DiskTier | None = None,
+        ssd_only: bool = False,
     ) -> None:
         layout = Layout(adapter.make_cache)
         start = root(identity, type(adapter).__name__, layout.name)
         media = adapter.media_tokens
         self.proof = Proof()
         prefixes, features = (
-            BlockStore(most, disk, self.proof) for most in (prefix_bytes, feature_bytes)
+            BlockStore(most, disk, self.proof, ssd_only=ssd_only)
+            for most in (prefix_bytes, feature_bytes)
         )
         self.prefixes = PrefixCache(layout, prefixes, start, media)
         self.features = FeatureCache(features, start, media)
         self._disk = disk
+        self._prefix_loads, self._feature_loads = Loads(prefixes), Loads(features)
 
     @property
     def nbytes(self) -> int:
@@ -64,36 +65,67 @@ class Caches:
         return self.prefixes.store.nbytes + self.features.store.nbytes
 
     def make_room(self, nbytes: int) -> None:
-        """Give up as many bytes of memory, the oldest first; prefixes before pictures."""
+        """Give up as many bytes of memory, the oldest first; prefixes before pictures, and what
+        rows wait for last."""
         nbytes = max(0, nbytes)
         for store in self._stores:
-            spare = min(nbytes, store.nbytes)
-            store.shrink_to(store.nbytes - spare)
-            nbytes -= spare
+            before = store.nbytes
+            store.give_up(nbytes)
+            nbytes -= before - store.nbytes
+        if nbytes > 0:
+            self.drop_loads()
 
-    def fetch(self, store: BlockStore, keys: Sequence[bytes]) -> Future[list[HostBlock]] | None:
-        """Begin to bring what the SSD holds of ``keys``; None if that is nothing."""
+    @property
+    def loading(self) -> bool:
+        """True while rows wait for the SSD, or for what it has brought."""
+        return bool(self._prefix_loads or self._feature_loads)
+
+    @property
+    def on_disk(self) -> bool:
+        """True if something may come from the SSD."""
+        return self._disk is not None
+
+    def load(
+        self, keys: Sequence[bytes], pictures: Sequence[bytes], *, ahead: bool = False
+    ) -> list[Load]:
+        """Begin to bring what the SSD holds of a row's prefix and of its pictures; what to wait
+        for. ``ahead``: the row's turn has not come; half of the memory is left to the others."""
         if self._disk is None:
-            return None
-        missing = (key for key in keys if key not in store)
-        wanted = list(takewhile(self._disk.has, missing))
-        return self._disk.load(wanted) if wanted else None
+            return []
+        return [*self._load_prefix(keys, ahead), *self._load_pictures(pictures, ahead)]
 
-    def fetch_prefix(self, keys: Sequence[bytes]) -> Future[list[HostBlock]] | None:
-        """The same for a prefix, with all that is needed to take it up."""
-        disk, store = self._disk, self.prefixes.store
-        if disk is None:
-            return None
-        names = self.prefixes.names(keys, lambda key: key in store or disk.has(key))
-        return self.fetch(store, names)
+    def _load_prefix(self, keys: Sequence[bytes], ahead: bool) -> list[Load]:
+        store, loads = self.prefixes.store, self._prefix_loads
+        for names in self.prefixes.ways(keys, store.known):
+            fitting = loads.fitting(names, ahead=ahead)
+            if fitting == len(names) or not self.prefixes.layout.moving:
+                return loads.begin(names[:fitting])
+        return []
 
-    @staticmethod
-    def arrived(store: BlockStore, blocks: Sequence[HostBlock]) -> None:
-        """Take what the SSD brought into memory."""
-        arrived = [Block.from_host(block) for block in blocks]
-        store.counts["promoted"] += len(arrived)
-        store.counts["promoted_bytes"] += sum(block.nbytes for block in arrived)
-        store.put(arrived)
+    def _load_pictures(self, pictures: Sequence[bytes], ahead: bool) -> list[Load]:
+        loads = self._feature_loads
+        # All of them or none: a prompt's pictures are encoded together.
+        if loads.fitting(pictures, ahead=ahead) < len(pictures):
+            return []
+        return loads.begin(pictures)
+
+    def arrived(self, load: Load) -> bool:
+        """True once what the SSD brings is in memory."""
+        return all(loads.arrived(load) for loads in self._loads if load in loads)
+
+    def tend(self, wanted: Collection[Load]) -> None:
+        """Let go of what no row waits for any more."""
+        for loads in self._loads:
+            loads.tend(wanted)
+
+    def drop_loads(self) -> None:
+        """Rows that wait for the SSD compute what they lack."""
+        for loads in self._loads:
+            loads.drop()
+
+    @property
+    def _loads(self) -> tuple[Loads, Loads]:
+        return self._prefix_loads, self._feature_loads
 
     @property
     def _stores(self) -> tuple[BlockStore, BlockStore]:
@@ -115,6 +147,7 @@ class Caches:
 
     def distrust(self) -> None:
         """The device has failed: drop what is not proved."""
+        self.drop_loads()
         for store in self._stores:
             store.distrust()
 

@@ -29,7 +29,7 @@ class FeatureCache:
 
     def keys(self, prepared: Prepared) -> list[bytes]:
         """Names of the prompt's pictures, in order."""
-        if not prepared.images or not self.store.on:
+        if not prepared.images:
             return []
         return self._keys(owners(prepared, self._media_tokens)[1])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,27 +58,45 @@ class PrefixCache:
         self.store.use([*prefix.blocks, *([prefix.moment] if prefix.moment else [])])
         return self.layout.restore(prefix.blocks, prefix.moment)
 
-    def names(self, keys: Sequence[bytes], known: Callable[[bytes], bool]) -> list[bytes]:
-        """What must be in memory for the longest prefix that is ``known`` somewhere."""
+    def ways(
+        self, keys: Sequence[bytes], known: Callable[[bytes], bool]
+    ) -> Iterator[Sequence[bytes]]:
+        """Runs of names that must be in memory for a prefix that can be taken up, the longest
+        first; ``known`` says what is there somewhere."""
         if not self.layout.moving:
-            return list(keys)
-        ends = (n for n in range(len(keys), 0, -1) if known(moment_key(keys[n - 1])))
-        end = next(ends, 0)
-        return [*keys[:end], moment_key(keys[end - 1])] if end else []
+            yield keys
+            return
+        for end in range(len(keys), 0, -1):
+            moment = moment_key(keys[end - 1])
+            if known(moment):
+                yield [*keys[:end], moment]
 
-    def keep(self, keys: Sequence[bytes], cache: list[Any], fed: int, kept: int) -> int:
-        """Store the whole blocks of a row's own cache between ``kept`` and ``fed`` tokens.
+    def keep(self, keys: Sequence[bytes], cache: list[Any], kept: int, until: int) -> bool:
+        """Store the blocks ``kept`` to ``until`` of a row's own cache, as far as there is room.
 
-        Returns to where the row's blocks are kept now.
+        False if there was too little: what follows would be of no use without them.
         """
-        first, until = kept // BLOCK, min(fed // BLOCK, len(keys))
-        if until <= first:
-            return kept
-        self.store.counts["misses"] += until - first
-        ends = [n + 1 for n in range(first, until) if keys[n] not in self.store]
-        blocks = [self.layout.cut(keys[end - 1], cache, end * BLOCK) for end in ends]
+        room = self.store.room(keys[:until])
+        new = [n for n in range(kept, until) if not self.store.kept(keys[n])]
+        blocks = [self.layout.cut(keys[n], cache, (n + 1) * BLOCK) for n in new]
+        if self.store.ssd_only and blocks:
+            room -= kept * blocks[0].nbytes  # all of it must come back into that room
         if self.layout.moving and self.layout.standing(cache) == until * BLOCK:
             blocks.append(self.layout.moment(moment_key(keys[until - 1]), cache))
-        evaluate(blocks)
-        self.store.put(blocks)
-        return until * BLOCK
+        fitting = fit(blocks, room)
+        all_of_it = len(fitting) == len(blocks)
+        if self.layout.moving and not all_of_it:
+            return False  # blocks without what the moving layers held behind them
+        evaluate(fitting)
+        self.store.put(fitting, before=keys[:until])
+        return all_of_it
+
+
+def fit(blocks: Sequence[Block], room: int) -> Sequence[Block]:
+    """As many blocks from the front as take no more than ``room`` bytes."""
+    total = 0
+    for n, block in enumerate(blocks):
+        total += block.nbytes
+        if total > room:
+            return blocks[:n]
+    return blocks

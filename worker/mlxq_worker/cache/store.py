@@ -1,4 +1,4 @@
-"""Blocks in memory, bounded in bytes: what was used longest ago leaves first."""
+"""Blocks in memory, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from mlxq_worker.cache.block import Block
 from mlxq_worker.cache.proof import Proof
+from mlxq_worker.cache.recency import Recency
 
 if TYPE_CHECKING:
     from mlxq_worker.cache.disk import DiskTier
@@ -26,38 +27,61 @@ class BlockStore:
     """Blocks by name; behind it, where there is one, the SSD tier. Engine thread only.
 
     What is put may be used at once, but goes to the SSD only when ``proof`` says that it was
-    computed without an error. ``max_bytes`` 0 keeps nothing in memory. ``counts`` has
+    computed without an error. ``max_bytes``: most bytes in memory; 0: nothing is ever kept, on the
+    SSD neither. ``ssd_only``: memory holds only what rows wait for. ``counts`` has
     :data:`COUNTERS`.
     """
 
     def __init__(
-        self, max_bytes: int, disk: DiskTier | None = None, proof: Proof | None = None
+        self,
+        max_bytes: int,
+        disk: DiskTier | None = None,
+        proof: Proof | None = None,
+        *,
+        ssd_only: bool = False,
     ) -> None:
-        self._max_bytes = max_bytes
-        self._disk = disk
+        self.max_bytes = max_bytes
+        self.ssd_only = ssd_only
+        self.disk = disk if max_bytes else None
         self._proof = proof or Proof()
         self._unproved: OrderedDict[bytes, int] = OrderedDict()
         self._offers: list[tuple[int, Sequence[Block]]] = []
-        self._blocks: OrderedDict[bytes, Block] = OrderedDict()
-        self.nbytes = 0
+        self._blocks: dict[bytes, Block] = {}
+        self._recency = Recency(max_bytes)
+        self._staged: dict[bytes, Block] = {}
+        self._reserved = 0
+        self.changes = 0
         self.counts: Counter[str] = Counter()
 
     @property
     def on(self) -> bool:
         """False if nothing is ever kept."""
-        return self._max_bytes > 0 or self._disk is not None
+        return self.max_bytes > 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, with those that are promised to what comes from the SSD."""
+        return self._recency.nbytes + self._reserved
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._blocks) + len(self._staged)
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._blocks
+        return key in self._blocks or key in self._staged
+
+    def known(self, key: bytes) -> bool:
+        """True if the block is in memory or on the SSD."""
+        return key in self or (self.disk is not None and self.disk.has(key))
+
+    def kept(self, key: bytes) -> bool:
+        """True if there is nothing to gain from putting this block."""
+        return self.known(key) if self.ssd_only else key in self
 
     def peek(self, keys: Sequence[bytes]) -> list[Block]:
         """The blocks of ``keys`` up to the first that is not here."""
         blocks: list[Block] = []
         for key in keys:
-            block = self._blocks.get(key)
+            block = self._blocks.get(key) or self._staged.get(key)
             if block is None:
                 break
             blocks.append(block)
@@ -66,25 +90,60 @@ class BlockStore:
     def use(self, blocks: Sequence[Block]) -> None:
         """Note that a run of blocks is taken up now."""
         self.counts["hits"] += len(blocks)
-        # A block is of no use without those before it, so these are to leave later.
-        for block in reversed(blocks):
-            if block.key in self._blocks:
-                self._blocks.move_to_end(block.key)
+        self._recency.use([block.key for block in blocks])
         self._offer(blocks, max((self._unproved.get(block.key, 0) for block in blocks), default=0))
 
-    def put(self, blocks: Sequence[Block]) -> None:
-        """Keep blocks (a run, first to last) that are queued; one that is here stays."""
+    def put(self, blocks: Sequence[Block], before: Sequence[bytes] = ()) -> None:
+        """Keep blocks (a run, first to last) that are queued; one that is here stays.
+
+        ``before``: names of what the run goes on from, first to last.
+        """
         self._offer(blocks, self._proof.coming)
-        for block in reversed(blocks):
-            if block.key not in self._blocks and block.nbytes <= self._max_bytes:
+        self._keep(blocks, before)
+
+    def room(self, chain: Sequence[bytes]) -> int:
+        """Bytes that can be added to a chain without a loss to itself, or to what was of use."""
+        free = self.max_bytes - self.nbytes
+        return max(0, free + self._recency.spare(chain))
+
+    @property
+    def reserved(self) -> int:
+        """Bytes promised to what comes from the SSD."""
+        return self._reserved
+
+    def reserve(self, nbytes: int, chain: Sequence[bytes]) -> None:
+        """Make room for blocks of a chain that come from the SSD."""
+        self._recency.touch(chain)
+        self._reserved += nbytes
+        self._shrink()
+
+    def stage(self, blocks: Sequence[Block]) -> None:
+        """Blocks for which room was reserved are here, for the rows that wait for them."""
+        self.counts["promoted"] += len(blocks)
+        self.counts["promoted_bytes"] += sum(block.nbytes for block in blocks)
+        self._staged |= {block.key: block for block in blocks}
+        self.changes += 1
+
+    def unstage(self, keys: Sequence[bytes], reserved: int, *, keep: bool) -> None:
+        """No row waits any more for what room was reserved for."""
+        self._reserved -= reserved
+        found = [self._staged.pop(key) for key in keys if key in self._staged]
+        if keep and found:
+            self._keep(found)
+
+    def _keep(self, blocks: Sequence[Block], before: Sequence[bytes] = ()) -> None:
+        if self.ssd_only:
+            return
+        for block in blocks:
+            if block.key not in self._blocks and block.nbytes <= self.max_bytes:
                 self._blocks[block.key] = block
+                self._recency.add(block.key, block.nbytes)
                 self._unproved[block.key] = self._proof.coming
-                self.nbytes += block.nbytes
                 self.counts["stored"] += 1
                 self.counts["stored_bytes"] += block.nbytes
-            if block.key in self._blocks:
-                self._blocks.move_to_end(block.key)
-        self.shrink_to(self._max_bytes)
+        self._recency.touch([*before, *(block.key for block in blocks)])
+        self._shrink()
+        self.changes += 1
 
     @property
     def unproved(self) -> bool:
@@ -105,36 +164,42 @@ class BlockStore:
         """The device has failed: drop what is not proved."""
         self._offers.clear()
         for key in list(self._unproved):
-            self._evicted(self._blocks.pop(key))
+            self._evict(key)
 
     def _offer(self, blocks: Sequence[Block], step: int) -> None:
         """Let the SSD have blocks as soon as a step is proved."""
-        if self._disk is not None and blocks:
+        if self.disk is not None and blocks:
             self._offers.append((step, blocks))
             if step <= self._proof.proved:
                 self.publish()
 
     def _to_disk(self, blocks: Sequence[Block]) -> None:
         """Let the SSD have what it wants, which is what was seen before."""
-        if self._disk is None:
+        if self.disk is None:
             return
         offered = False
         for block in blocks:
-            if self._disk.wants(block.key) and self._disk.offer(block.to_host()):
+            if self.disk.wants(block.key) and self.disk.offer(block.to_host()):
                 offered = True
         if offered:
             # In the order of the run: without its first block it is of no use.
-            self._disk.touch([block.key for block in blocks])
+            self.disk.touch([block.key for block in blocks])
 
-    def shrink_to(self, nbytes: int) -> None:
-        """Drop what was used longest ago until no more than ``nbytes`` are held."""
-        while self.nbytes > max(nbytes, 0) and self._blocks:
-            _, block = self._blocks.popitem(last=False)
-            self._evicted(block)
+    def give_up(self, nbytes: int) -> None:
+        """Drop blocks until so many bytes are free, or none is left."""
+        self._shrink_to(self._recency.nbytes - nbytes)
 
-    def _evicted(self, block: Block) -> None:
-        self._unproved.pop(block.key, None)
-        self.nbytes -= block.nbytes
+    def _shrink(self) -> None:
+        self._shrink_to(self.max_bytes - self._reserved)
+
+    def _shrink_to(self, nbytes: int) -> None:
+        while self._blocks and self._recency.nbytes > nbytes:
+            self._evict(self._recency.first())
+
+    def _evict(self, key: bytes) -> None:
+        block = self._blocks.pop(key)
+        self._recency.drop(key)
+        self._unproved.pop(key, None)
         self.counts["evicted"] += 1
         self.counts["evicted_bytes"] += block.nbytes
 

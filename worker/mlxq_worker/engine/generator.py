@@ -59,8 +59,9 @@ class BatchGenerator:
     that end a row (default: those of the model's config and tokenizer). ``context``: most tokens
     of prompt and answer together. ``quantisation`` of decoding rows' keys and
     values gives up exactness. ``prefix_cache_bytes`` and ``feature_cache_bytes``: most
-    bytes of remembered prefixes and pictures (0: off); ``disk`` keeps them over restarts, under
-    ``identity``, which must name weights and processor settings.
+    bytes of remembered prefixes and pictures (0: off, on disk too); ``disk`` keeps them over
+    restarts, under ``identity``, which must name weights and processor settings. ``ssd_only``: in
+    memory there is only what rows wait for.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class BatchGenerator:
         quantisation: Quantisation | None = None,
         identity: str = "",
         disk: DiskTier | None = None,
+        ssd_only: bool = False,
     ) -> None:
         if max_rows < 1 or prefill_step < 1 or mixed_step < 1:
             raise ValueError("max_rows, prefill_step and mixed_step must be at least 1")
@@ -102,6 +104,7 @@ class BatchGenerator:
             feature_bytes=feature_cache_bytes,
             identity=identity,
             disk=disk,
+            ssd_only=ssd_only,
         )
         self._recall = Recall(caches, self._adapter.media_tokens)
         self._prefill = Prefill(self._adapter, self._recall)
@@ -159,6 +162,7 @@ class BatchGenerator:
             raise late
         self._end_aborted()
         self._admit()
+        self._look_ahead()
         self._prefill_slice()
         self._make_room(0)
         self._decode()
@@ -389,6 +393,12 @@ class BatchGenerator:
                 self._prefilling.append(self._waiting.pop())
             else:
                 break
+
+    def _look_ahead(self) -> None:
+        """What the SSD holds for the next rows comes while others decode."""
+        for row in self._waiting.next_up(self._max_rows):
+            self._recall.prefetch(row)
+        self._recall.tend([*self._waiting, *self._prefilling])
 
     def _prefill_slice(self) -> None:
         """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""

@@ -77,23 +77,34 @@ class Prefill:
         self.vision_seconds = 0.0
 
     def encode(self, rows: Sequence[Row]) -> None:
-        """Encode the pictures of rows that begin together, in as few calls as the family allows.
+        """Encode the pictures of rows that begin together, in as few calls as the family allows;
+        those that several rows show, once.
 
         A call that fails says nothing of whose picture it was: its rows stay without, and each
         is encoded alone when it begins, where its error is its own.
         """
-        began = time.perf_counter()
-        prompts = [row.prepared for row in rows if row.prepared]
+        showing: dict[tuple[bytes, ...], list[Row]] = {}
+        for row in rows:
+            pictures = row.known.pictures if row.known else ()
+            showing.setdefault(tuple(pictures) or (row.uid.to_bytes(8),), []).append(row)
         try:
-            for group, visions in self._adapter.encode(prompts):
-                mx.eval([(vision.features, vision.deepstack) for vision in visions])
-                self.vision_calls += 1
-                for n, vision in zip(group, visions, strict=True):
-                    rows[n].vision = vision
-                    self._recall.keep_vision(rows[n])
-                    self.images += prompts[n].images
+            self._encode([row for row, *_ in showing.values()])
         except Exception as error:  # a model's own: met again by whoever's it is
             blame(error)
+        for row, *others in showing.values():
+            if row.vision is not None:
+                self._recall.share_vision(row, others)
+
+    def _encode(self, rows: Sequence[Row]) -> None:
+        began = time.perf_counter()
+        prompts = [row.prepared for row in rows if row.prepared]
+        for group, visions in self._adapter.encode(prompts):
+            mx.eval([(vision.features, vision.deepstack) for vision in visions])
+            self.vision_calls += 1
+            for n, vision in zip(group, visions, strict=True):
+                rows[n].vision = vision
+                self._recall.keep_vision(rows[n])
+                self.images += prompts[n].images
         self.vision_seconds += time.perf_counter() - began
 
     def reach(self, row: Row, budget: int) -> int:
@@ -128,6 +139,9 @@ class Prefill:
         began = time.perf_counter()
         if row.prefill_began is None:
             row.prefill_began = began
+        self._recall.find(row)
+        if row.vision is None and row.prepared.images:
+            self._encode([row])
         alone = row.prepared.images if row.vision is None else 0
         embedded = self._adapter.embed(row.prepared, row.vision)
         mx.eval(embedded.arrays)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -29,45 +31,48 @@ class Recall:
         if row.filling is not None:
             return True
         known = row.known = row.known or self._look_up(row)
-        if known.coming and all(future.done() for _, future in known.coming):
-            for store, future in known.coming:
-                self._caches.arrived(store, future.result())
-            known.coming.clear()
-        if known.coming:
+        if not known.sought:
+            known.sought = True
+            known.loads = self._caches.load(known.keys, known.pictures)
+        if not all(self._caches.arrived(load) for load in known.loads):
             return False
         self._find(row, known)
         return True
 
     def wait(self, row: Row, seconds: float) -> None:
         """Wait for what the SSD brings for a row, if there is nothing else to do."""
-        for _, future in row.known.coming if row.known else ():
+        for load in row.known.loads if row.known else ():
             try:
-                future.result(seconds)
-            except TimeoutError:
+                load.future.result(seconds)
+            except (TimeoutError, CancelledError):
                 return
+
+    def prefetch(self, row: Row) -> None:
+        """Begin to bring what the SSD holds for a row that still waits for its turn."""
+        if self._caches.on_disk and row.known is None and row.prepared is not None:
+            row.known = self._look_up(row)
+            row.known.loads = self._caches.load(row.known.keys, row.known.pictures, ahead=True)
+
+    def tend(self, rows: Iterable[Row]) -> None:
+        """Let go of what none of the rows that have yet to begin waits for."""
+        if self._caches.loading:
+            known = (row.known for row in rows if row.known is not None and row.filling is None)
+            self._caches.tend({load for one in known for load in one.loads})
 
     def _look_up(self, row: Row) -> Known:
         prepared = row.prepared or Prepared([])
         caches = self._caches
         keys = caches.prefixes.keys(prepared, row.ids)
         # The last token is always fed: the first step of decode needs its logits.
-        known = Known(keys[: (row.length - 1) // BLOCK], caches.features.keys(prepared))
-        prefixes, features = caches.prefixes.store, caches.features.store
-        for store, future in (
-            (prefixes, caches.fetch_prefix(known.keys)),
-            (features, caches.fetch(features, known.pictures)),
-        ):
-            if future is not None:
-                known.coming.append((store, future))
-        return known
+        return Known(keys[: (row.length - 1) // BLOCK], caches.features.keys(prepared))
 
     def _find(self, row: Row, known: Known) -> None:
         """What is there now: rows that began since may have stored more."""
-        prefixes = self._caches.prefixes
-        stored = prefixes.store.counts["stored"]
-        if known.seen == stored:
+        prefixes, features = self._caches.prefixes, self._caches.features
+        seen = prefixes.store.changes, features.store.changes
+        if known.seen == seen:
             return
-        known.seen = stored
+        known.seen = seen
         known.prefix = max(
             known.prefix, prefixes.find(known.keys), key=lambda prefix: prefix.tokens
         )
@@ -76,7 +81,7 @@ class Recall:
             if media.size and known.prefix.tokens > media[-1]:
                 row.vision = Vision(None)
             else:
-                row.vision = self._caches.features.find(known.pictures)
+                row.vision = features.find(known.pictures)
             self.counts["images_recalled"] += row.prepared.images if row.vision else 0
 
     def cache(self, row: Row, unsplit: int) -> list[Any] | None:
@@ -97,6 +102,7 @@ class Recall:
         row.take_up(cached)
         self.counts["cached_tokens"] += cached
         known.prefix = Prefix()
+        known.loads = []
         return cache
 
     def slice_end(self, row: Row, start: int, end: int, unsplit: int) -> int:
@@ -111,17 +117,34 @@ class Recall:
             return end
         return border
 
+    def find(self, row: Row) -> None:
+        """Look again for a row that begins now."""
+        if row.known is not None:
+            self._find(row, row.known)
+
     def keep(self, row: Row) -> None:
         """Store what was fed so far, so that rows that wait already find it."""
         known, filling = row.known, row.filling
-        if known is not None and filling is not None:
-            prefixes = self._caches.prefixes
-            known.kept = prefixes.keep(known.keys, filling.cache, row.fed, known.kept)
+        if known is None or filling is None:
+            return
+        prefixes = self._caches.prefixes
+        kept, until = known.kept // BLOCK, min(row.fed // BLOCK, len(known.keys))
+        if until > kept:
+            known.kept = until * BLOCK
+            prefixes.store.counts["misses"] += until - kept
+            if not known.full:
+                known.full = not prefixes.keep(known.keys, filling.cache, kept, until)
 
     def keep_vision(self, row: Row) -> None:
         """Store the pictures of a row that have just been encoded."""
         if row.prepared is not None and row.vision is not None:
             self._caches.features.keep(row.prepared, row.vision)
+
+    def share_vision(self, row: Row, others: Sequence[Row]) -> None:
+        """Others show what was just encoded for a row."""
+        for other in others:
+            other.vision = row.vision
+            self.counts["images_recalled"] += other.prepared.images if other.prepared else 0
 
     @property
     def proof(self) -> Proof:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlxq_schemas import FinishReason, Usage
-from mlxq_worker.cache.host import HostBlock
+from mlxq_worker.cache.loads import Load
 from mlxq_worker.cache.prefix import Prefix
-from mlxq_worker.cache.store import BlockStore
 from mlxq_worker.engine.request import Request, Times
 from mlxq_worker.engine.text import Detokenizer, StopMatcher
 from mlxq_worker.models.adapter import Embedded
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.vision import Vision
-
-Coming = tuple[BlockStore, "Future[list[HostBlock]]"]
-"""Blocks on their way from the SSD, and where they go."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +28,19 @@ class Filling:
 class Known:
     """``keys`` name the row's blocks, ``pictures`` its pictures; ``prefix`` is what it takes up.
 
-    ``seen``: how much was stored when they were looked up. ``kept``: to how many tokens the row's
-    own blocks are stored. ``coming``: what the SSD brings.
+    ``seen``: the state of the caches when they were looked up. ``sought``: its turn has come, and
+    ``loads`` is what the SSD brings for it. ``kept``: to how many tokens the row's own blocks are
+    stored or passed over; ``full``: there was no room for more of them.
     """
 
     keys: list[bytes]
     pictures: list[bytes]
     prefix: Prefix = field(default_factory=Prefix)
-    seen: int = -1
+    seen: tuple[int, int] = (-1, -1)
+    sought: bool = False
+    loads: list[Load] = field(default_factory=list["Load"])
     kept: int = 0
-    coming: list[Coming] = field(default_factory=list["Coming"])
+    full: bool = False
 
 
 @dataclass

@@ -33,6 +33,10 @@ class WaitingLine:
         """The row whose turn it is."""
         return self._heap[0][2]
 
+    def next_up(self, count: int) -> list[Row]:
+        """The rows whose turn comes next, in order."""
+        return [row for _, _, row in heapq.nsmallest(count, self._heap)]
+
     def pop(self) -> Row:
         """Take the row whose turn it is."""
         return heapq.heappop(self._heap)[2]

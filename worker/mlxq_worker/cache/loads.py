@@ -1,0 +1,93 @@
+"""Blocks on their way from the SSD to memory: read once, for however many rows wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from mlxq_worker.cache.block import Block
+from mlxq_worker.cache.host import HostBlock
+from mlxq_worker.cache.store import BlockStore
+
+
+@dataclass(eq=False)
+class Load:
+    """A run of blocks that one read brings; ``nbytes`` are reserved for them until no row waits.
+
+    ``here``: what was read is in memory.
+    """
+
+    keys: tuple[bytes, ...]
+    nbytes: int
+    future: Future[list[HostBlock]]
+    here: bool = False
+
+
+class Loads:
+    """All loads of one store. Engine thread only; the reading is done by the SSD tier's threads."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+        self._by_key: dict[bytes, Load] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def __contains__(self, load: Load) -> bool:
+        return self._by_key.get(load.keys[0]) is load
+
+    def fitting(self, keys: Sequence[bytes], *, ahead: bool = False) -> int:
+        """How many of ``keys``, from the first on, are in memory, on their way, or can be brought
+        into the room that there is. ``ahead``: half of the memory is left to others."""
+        store, disk = self._store, self._store.disk
+        left = store.room(keys)
+        if ahead:
+            left = min(left, store.max_bytes // 2 - store.reserved)
+        for n, key in enumerate(keys):
+            if key in self._store or key in self._by_key:
+                continue
+            size = disk.size(key) if disk is not None else 0
+            if not 0 < size <= left:
+                return n
+            left -= size
+        return len(keys)
+
+    def begin(self, keys: Sequence[bytes]) -> list[Load]:
+        """Bring what is missing of ``keys``, all of which :meth:`fitting` has found; the loads to
+        wait for, those that others have begun too."""
+        loads = list(dict.fromkeys(self._by_key[key] for key in keys if key in self._by_key))
+        disk = self._store.disk
+        missing = [key for key in keys if key not in self._store and key not in self._by_key]
+        if disk is not None and missing:
+            size = sum(map(disk.size, missing))
+            self._store.reserve(size, keys)
+            load = Load(tuple(missing), size, disk.load(missing))
+            self._by_key |= dict.fromkeys(missing, load)
+            loads.append(load)
+        return loads
+
+    def arrived(self, load: Load) -> bool:
+        """True once a load is in memory, as far as it could be read."""
+        if not load.here and load.future.done():
+            load.here = True
+            self._store.stage([Block.from_host(host) for host in load.future.result()])
+        return load.here
+
+    def tend(self, wanted: Collection[Load]) -> None:
+        """Let go of the loads that no row waits for any more."""
+        for load in dict.fromkeys(self._by_key.values()):
+            if load not in wanted:
+                self._end(load, keep=True)
+
+    def drop(self) -> None:
+        """Forget all: rows that wait compute what they lack."""
+        for load in dict.fromkeys(self._by_key.values()):
+            self._end(load, keep=False)
+
+    def _end(self, load: Load, *, keep: bool) -> None:
+        load.future.cancel()
+        load.here = True
+        for key in load.keys:
+            del self._by_key[key]
+        self._store.unstage(load.keys, load.nbytes, keep=keep)

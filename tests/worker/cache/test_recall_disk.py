@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -99,3 +100,23 @@ def test_bfloat16_stays_bfloat16(load, tmp_path):
         session.generator.close()
     assert said[0] == said[1]
     assert session.cached > 0
+
+
+@pytest.mark.parametrize("what", ["library_versions", "LAYOUT"])
+def test_blocks_of_another_version_are_not_found(load, tmp_path, monkeypatch, what):
+    """No damage either: they leave by age."""
+    subject = load("qwen3_vl")
+    prompt = prepare(subject, text(5), {"red": RED})
+    want = subject.alone([prompt], 10)
+    counts = []
+    for version in ("one", "one", "two"):
+        another = version if what == "LAYOUT" else partial(str, version)
+        monkeypatch.setattr(f"mlxq_worker.cache.caches.{what}", another)
+        disk = DiskTier(tmp_path, max_bytes=1 << 28, layout=LAYOUT, admit_at=1)
+        session = Session(subject, disk=disk)
+        assert session.ask(prompt) == want
+        session.generator.close()
+        stats = session.generator.stats()
+        assert stats["disk_corrupt"] == stats["disk_foreign"] == 0
+        counts.append((session.cached > 0, stats["images"]))
+    assert counts == [(False, 1), (True, 0), (False, 1)]

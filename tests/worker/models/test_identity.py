@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import mlxq_worker.models.load as load_module
 import tiny_models
+from mlxq_schemas.errors import ModelNotLoaded
 from mlxq_worker.build import build_backend
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.models.load import load_model
@@ -143,3 +145,23 @@ def test_a_workers_settings_count_where_texts_depend_on_them(tmp_path: Path) -> 
 def test_scales_shared_by_more_values_count() -> None:
     labels = {Quantisation(8, size, start).label for size in (32, 64, 128) for start in (0, 9)}
     assert len(labels) == 6
+
+
+def test_other_libraries_are_another_identity(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identities(copy)
+    monkeypatch.setattr("mlxq_worker.models.load.library_versions", lambda: "mlx=0")
+    assert identities(copy)[0] != before[0]
+
+
+def test_files_that_change_while_they_load_are_refused(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*given: Any, **options: Any) -> Any:
+        loaded = plain(*given, **options)
+        change(copy / "generation_config.json", eos_token_id=[9])
+        return loaded
+
+    plain = load_module.load
+    monkeypatch.setattr(load_module, "load", load)
+    with pytest.raises(ModelNotLoaded, match="changed while it was loaded"):
+        load_model(str(copy), "float32")

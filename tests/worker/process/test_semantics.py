@@ -119,7 +119,7 @@ def test_a_delayed_job_can_be_cancelled(harmful: StartWorker, producer: Producer
 
 
 def test_another_model_begins_the_text_anew(harmful: StartWorker, producer: Producer) -> None:
-    text = "abcdefghij" * 20
+    text = "abcdefghij" * 60
     first = harmful("--model-name", "one", "--grace", "0")
     producer.submit(id="a", prompt=text, max_tokens=999)
     reader = producer.follow("a")

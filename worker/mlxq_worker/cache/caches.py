@@ -15,6 +15,7 @@ from mlxq_worker.cache.proof import Proof
 from mlxq_worker.cache.store import COUNTERS, BlockStore
 from mlxq_worker.models.adapter import Adapter
 from mlxq_worker.models.device import device_fault
+from mlxq_worker.models.versions import library_versions
 
 if TYPE_CHECKING:
     from mlxq_worker.cache.disk import DiskTier
@@ -25,7 +26,8 @@ CLOSING = 5.0
 """Seconds for the SSD to write what waits when a generator ends."""
 
 LAYOUT = "blocks-2"
-"""What files on disk hold. What tells models apart is in the names of blocks."""
+"""How blocks are made of caches. It is in their files, and in their names with all else that
+tells them apart: a block of another layout is not found rather than found and refused."""
 
 
 class Caches:
@@ -47,7 +49,8 @@ class Caches:
         ssd_only: bool = False,
     ) -> None:
         layout = Layout(adapter.make_cache)
-        start = root(identity, type(adapter).__name__, layout.name)
+        # Other libraries or another way to cut blocks give other values under other names.
+        start = root(identity, type(adapter).__name__, layout.name, LAYOUT, library_versions())
         media = adapter.media_tokens
         self.proof = Proof()
         prefixes, features = (

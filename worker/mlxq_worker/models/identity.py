@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from mlxq_worker.models.digests import digests
 from mlxq_worker.models.remote_code import PYTHON, walk
 
 DIGITS: Final = 12
 _SETTINGS: Final = {".json", ".jsonl", ".jinja", ".model", ".spm", ".tiktoken", ".txt", ".vocab"}
-_WEIGHTS: Final = {".safetensors"}
-_WHOLE: Final = 64 * 1024 * 1024
-_SAMPLES: Final = 1024
-_SAMPLE_BYTES: Final = 4096
+_WEIGHTS: Final = {".safetensors", ".npz", ".gguf"}
+
+State = tuple[tuple[str, int, int, int], ...]
 
 
 def folder_digest(folder: Path, *, with_python: bool = False) -> str:
     """12 hex digits over all that a model's text depends on: config, generation config, tokenizer,
     processor settings, chat templates and weights; with ``with_python`` its Python too.
 
-    Large weights are read in samples all over the file. Raises OSError.
+    Every byte counts; large files are read once and remembered. Raises OSError.
     """
+    parts = dict(sorted(_parts(folder, with_python=with_python)))
+    known = digests(parts.values())
     digest = hashlib.sha256()
-    for name, file in sorted(_parts(folder, with_python=with_python)):
-        size = file.stat().st_size
-        digest.update(f"{name}:{size};".encode())
-        step, length = (1, size) if size <= _WHOLE else (_SAMPLES, _SAMPLE_BYTES)
-        with file.open("rb") as stream:
-            for n in range(step):
-                stream.seek(size * n // step, os.SEEK_SET)
-                digest.update(stream.read(length))
+    for name, file in parts.items():
+        digest.update(f"{len(name.encode())}:{name}:".encode() + known[file])
     return digest.hexdigest()[:DIGITS]
+
+
+def folder_state(folder: Path, *, with_python: bool = False) -> State:
+    """Another value when a file of the folder has been replaced or written to."""
+    found = ((name, file.stat()) for name, file in _parts(folder, with_python=with_python))
+    return tuple(sorted((name, s.st_size, s.st_mtime_ns, s.st_ino) for name, s in found))
 
 
 def _parts(folder: Path, *, with_python: bool) -> Iterator[tuple[str, Path]]:
@@ -52,6 +53,6 @@ def _parts(folder: Path, *, with_python: bool) -> Iterator[tuple[str, Path]]:
 def identity(name: str, content: str) -> str:
     """``name@digest``: the name is for people, the digest says who may go on with whose text.
 
-    ``content`` is a folder's digest and the types in memory.
+    ``content`` is a folder's digest, the types in memory, and the libraries' versions.
     """
     return f"{name}@{hashlib.sha256(content.encode()).hexdigest()[:DIGITS]}"

@@ -17,7 +17,7 @@ from mlx_vlm.utils import get_model_and_args, get_model_path, load, load_process
 
 from mlxq_schemas.errors import ModelNotLoaded, RemoteCodeNeeded
 from mlxq_worker.bundled import bundled_model_path
-from mlxq_worker.models.identity import folder_digest, identity
+from mlxq_worker.models.identity import folder_digest, folder_state, identity
 from mlxq_worker.models.remote_code import (
     MODEL_FILE,
     PROCESSORS,
@@ -26,6 +26,7 @@ from mlxq_worker.models.remote_code import (
     find_remote_code,
 )
 from mlxq_worker.models.templates import mend_template
+from mlxq_worker.models.versions import library_versions
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def load_model(
     """
     path = _find(name)
     try:
+        before = folder_state(path, with_python=trust_remote_code)
         with warnings.catch_warnings():
             # Processors warn about their own defaults, and take an error for a wrong processor.
             warnings.simplefilter("ignore")
@@ -74,12 +76,18 @@ def load_model(
         raise ModelNotLoaded(f"{path} does not load: {error}") from error
     mend_template(processor)
     _cast(model, dtype)
+    mx.eval(model.parameters())
+    if folder_state(path, with_python=trust_remote_code) != before:
+        raise ModelNotLoaded(
+            f"{path} changed while it was loaded: wait until its files are complete, then start "
+            "the worker again"
+        )
     config = _read_json(path / "config.json")
     tokenizer = getattr(processor, "tokenizer", processor)
     label = name or path.name
     weights: Any = tree_flatten(model.parameters())
     types = {str(value.dtype) for _, value in weights}
-    content = ":".join([digest, *sorted(types)])
+    content = ":".join([digest, *sorted(types), library_versions()])
     return LoadedModel(
         model=model,
         processor=processor,
@@ -178,7 +186,6 @@ def _cast(model: Any, dtype: DtypeName) -> None:
         return array.astype(target) if floating and may_cast(name) else array
 
     model.update(tree_map_with_path(cast, model.parameters()))
-    mx.eval(model.parameters())
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.engine import recovery
 from mlxq_worker.engine.recall import Recall
 from mlxq_worker.engine.request import Request
+from mlxq_worker.engine.slots import Slots
 from mlxq_worker.models import caches
 from mlxq_worker.models.device import MAX_FAULTS
 from sick_device import EVER, MEMORY, OTHER, WORK, SickDevice
@@ -247,6 +248,8 @@ def plant(where: str, patch, generator, late: Request) -> None:
         patch.setattr(Recall, "ready", failing(Recall.ready))
     elif where == "processor":
         late.logits_processors = [failing(lambda tokens, logits: logits, at=3)]
+    elif where == "keep":
+        patch.setattr(Slots, "keep", failing(Slots.keep))
     elif where in ("merge", "extend"):
         patch.setattr(caches, where, failing(getattr(caches, where)))
     else:
@@ -259,7 +262,7 @@ def plant(where: str, patch, generator, late: Request) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["look-up", "merge", "extend", "end", "abort", "remove", "processor"]
+    "where", ["look-up", "merge", "extend", "end", "keep", "abort", "remove", "processor"]
 )
 def test_wherever_it_surfaces_no_row_is_lost(load, monkeypatch, where):
     subject = load("qwen3_vl")
@@ -290,6 +293,26 @@ def test_wherever_it_surfaces_no_row_is_lost(load, monkeypatch, where):
         assert said.pop("0") == want.pop("0")[:2]
     assert said == want
     assert ends == dict.fromkeys(want, "length")
+
+
+def test_a_row_that_starts_again_looks_its_pictures_up_anew(load):
+    """The prefix that made them needless may be gone by then."""
+    subject = load("qwen3_vl")
+    prompt = prepare(subject, text(7, 60), {"red": RED})
+    session = Session(subject)
+    generator = session.generator
+    [want] = session.ask(prompt)
+    generator.insert([Request("a", prepared=prompt, sampling=Sampling(max_tokens=10))])
+    generator._admit()
+    [row] = generator._prefilling
+    assert generator._recall.ready(row)
+    assert row.vision is not None
+    generator._send_back(row)
+    generator._recall.make_room(generator._recall.nbytes)
+    said = []
+    while generator.has_work():
+        said += [response.token for response in generator.next()]
+    assert said == want
 
 
 def test_what_is_not_proved_is_used_but_not_written(load, tmp_path):
@@ -335,6 +358,8 @@ def test_a_device_that_fails_at_the_end_spoils_nothing(load, monkeypatch, tmp_pa
         if not closing:
             session.generator.abort("a")
             assert [r.finish_reason for r in session.generator.next()] == ["cancelled"]
+            assert device.raised == 1  # nothing is left to do: it was waited for
+            assert session.generator.stats()["prefix_blocks"] == 0
             assert session.ask(prompt) == [want]
         session.generator.close()
         assert device.failed == device.raised == 1

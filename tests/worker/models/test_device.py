@@ -26,6 +26,7 @@ MEMORY: list[Exception] = [
     RuntimeError("cudaMallocManaged failed: out of memory."),
     RuntimeError("cuGraphInstantiate(\n  &graph, other) failed: out of memory"),
     RuntimeError("cublasLtMatmul(handle) failed: CUBLAS_STATUS_ALLOC_FAILED"),
+    RuntimeError("cublasLtMatmul(handle_, alpha_ptr) failed with code: 3."),
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("std::bad_alloc"),
     MemoryError(),
@@ -61,6 +62,7 @@ OWN: list[Exception] = [
     RuntimeError("custom matching failed: no such state"),
     RuntimeError("cudaMemcpyAsync(gpu_ptr<void>(out), out_ptr, nbytes) failed: invalid argument"),
     RuntimeError("cudaLaunchKernel(fn) failed: no kernel image is available for execution"),
+    RuntimeError("cublasLtMatmulAlgoGetHeuristic(handle_, 1, &ret) failed with code: 15."),
     KeyError("cudaMalloc failed: out of memory"),
     GenerationFailed("the model gave NaN or infinite logits"),
 ]

@@ -35,6 +35,7 @@ _MEMORY: Final = re.compile(
     r"^\s*\[(?:metal::)?malloc(?:_or_wait)?\]"
     rf"|{_METAL}.*(?:Insufficient Memory|OutOfMemory)"
     rf"|^\s*{_CUDA}.*(?:out of memory|memory allocation|ALLOC_FAILED)"
+    r"|^\s*cublas.*failed with code: 3\b"
     r"|\bCUDA error\b.*out of memory"
     r"|^\s*std::bad_alloc",
     re.DOTALL,
@@ -42,7 +43,9 @@ _MEMORY: Final = re.compile(
 _OTHER: Final = re.compile(rf"{_METAL}|^\s*{_CUDA}|\bCUDA error\b", re.DOTALL)
 _OWN: Final = re.compile(
     r"invalid (?:argument|value|device function|configuration|pitch|texture)|no kernel image"
-    r"|too many resources|not supported|NOT_SUPPORTED|INVALID_VALUE",
+    r"|too many resources|not supported|NOT_SUPPORTED|INVALID_VALUE"
+    r"|^\s*cublas.*failed with code: (?:7|15)\b",
+    re.DOTALL,
 )
 """What CUDA refuses at once, by the call's own arguments: the device is well."""
 

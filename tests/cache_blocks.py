@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.cache.disk_folder import CacheFolder
+from mlxq_worker.cache.disk_format import encode
 from mlxq_worker.cache.host import HostArray, HostBlock
 
 LAYOUT = "test"
@@ -27,6 +33,15 @@ def make_block(number: int, size: int = 1000) -> HostBlock:
     empty = HostArray("float16", (0, 3), np.empty(0, np.uint8))
     scalar = HostArray.copy_of(rng.random((), np.float32))
     return HostBlock(key_for(number), (halves, empty, scalar), f"{number} {size}".encode())
+
+
+ONE = sum(len(part) for part in encode(make_block(0), LAYOUT))
+"""Bytes of a block's file, for numbers of one digit."""
+
+
+def numbers(tier: DiskTier, limit: int = 30) -> list[int]:
+    """Blocks that are on disk, as far as a tier knows."""
+    return [number for number in range(limit) if tier.has(key_for(number))]
 
 
 def same(one: HostBlock, other: HostBlock) -> bool:
@@ -78,3 +93,22 @@ def file_bytes(folder: CacheFolder) -> int:
 
 def file_of(root: Path, number: int) -> Path:
     return CacheFolder(root).path(key_for(number))
+
+
+TESTS = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])}
+
+
+def program(name: str, root: Path, *numbers: int) -> list[str]:
+    """A command that runs one of ``cache_programs``."""
+    arguments = [name, str(root), *map(str, numbers)]
+    return [sys.executable, "-W", "error", "-m", "cache_programs", *arguments]
+
+
+def outcome(command: list[str], **options: Any) -> dict[str, Any]:
+    """What such a command printed."""
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

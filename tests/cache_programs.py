@@ -16,9 +16,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cache_blocks import LAYOUT, file_bytes, is_as_made, key_for, load, make_block, wait_until
+from cache_blocks import (
+    LAYOUT,
+    file_bytes,
+    is_as_made,
+    key_for,
+    load,
+    make_block,
+    wait_until,
+    write,
+)
+from mlxq_schemas.errors import ConfigError
 from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.cache.disk_folder import CacheFolder, key_of
+from mlxq_worker.cache.disk_ledger import UNKNOWN
 
 CAP = 1 << 20
 
@@ -59,9 +70,13 @@ def _write_for_ever(root: Path, tell: int, rng: random.Random, trial: int) -> No
 def _check(folder: CacheFolder) -> tuple[int, int, int]:
     before = file_bytes(folder) if folder.ledger.exists() else 0
     assert before <= CAP, f"{before} bytes after the kill"
+    if before:
+        total = folder.read_ledger().total
+        assert total == UNKNOWN or before <= total <= CAP, f"{total} counted, {before} there"
     tier = DiskTier(folder.root, max_bytes=CAP, layout=LAYOUT)
     try:
         assert not list(folder.temporary.iterdir()), "leftovers after a start"
+        assert folder.read_ledger().total == file_bytes(folder)
         report = tier.verify()
         assert report.clean, report
         assert not report.strangers, report
@@ -136,8 +151,31 @@ def full(root: Path, limit: int) -> dict[str, Any]:
     }
 
 
+def user(
+    root: Path, uid: int, gid: int, shared: int, number: int = 0, cap: int = CAP
+) -> dict[str, Any]:
+    """Write a block as one user of several; what can be read then, from block 0 on."""
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+    try:
+        tier = DiskTier(root, max_bytes=cap, layout=LAYOUT, shared=bool(shared))
+    except ConfigError as error:
+        return {"error": error.message}
+    write(tier, make_block(number))
+    loaded = [n for n in range(8) for block in load(tier, n) if is_as_made(block)]
+    assert tier.close(60)
+    stats = tier.stats()
+    return {
+        "written": stats["written_blocks"],
+        "evicted": stats["evicted_blocks"],
+        "errors": stats["write_errors"],
+        "loaded": loaded,
+    }
+
+
 def main(name: str, root: str, *numbers: str) -> None:
-    program: Any = {"killed": killed, "shared": shared, "full": full}[name]
+    program: Any = {"killed": killed, "shared": shared, "full": full, "user": user}[name]
     print(json.dumps(program(Path(root), *map(int, numbers))))
 
 

@@ -88,6 +88,7 @@ def _disk(config: WorkerConfig, write_at: int) -> DiskTier | None:
         layout=LAYOUT,
         write_budget=config.cache_write_budget,
         admit_at=write_at,
+        shared=config.cache_shared,
     )
 
 

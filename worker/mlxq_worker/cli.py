@@ -127,6 +127,9 @@ def run(
         bool,
         _option("--cache-ssd-only", "Keep both in that folder only, not in memory."),
     ] = _DEFAULT.cache_ssd_only,
+    cache_shared: Annotated[
+        bool, _option("--cache-shared", "Believe what other users have written there.")
+    ] = _DEFAULT.cache_shared,
     look_ahead: Annotated[
         int | None,
         _option("--look-ahead", "Jobs prepared while all rows are busy. [default: max rows / 2]"),

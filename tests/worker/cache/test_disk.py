@@ -6,55 +6,29 @@ import logging
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from cache_blocks import (
     LAYOUT,
+    ONE,
     file_bytes,
     file_of,
     is_as_made,
     key_for,
     load,
     make_block,
+    numbers,
     same,
     wait_until,
     write,
 )
 from mlxq_schemas.errors import ConfigError
 from mlxq_worker.cache.disk import DiskTier
-from mlxq_worker.cache.disk_folder import QUARANTINED, CacheFolder, Temporary
-from mlxq_worker.cache.disk_format import encode
+from mlxq_worker.cache.disk_folder import QUARANTINED, Temporary
 from mlxq_worker.cache.disk_ledger import HOUR, Ledger
 
-Tiers = Callable[..., DiskTier]
 BIG = 1 << 30
-ONE = sum(len(part) for part in encode(make_block(0), LAYOUT))
-"""Bytes of a block's file, for numbers of one digit."""
-
-
-@pytest.fixture
-def tiers(tmp_path) -> Iterator[Tiers]:
-    """Opens tiers, on one folder unless told otherwise, and closes them at the end."""
-    opened: list[DiskTier] = []
-
-    def make(**options) -> DiskTier:
-        options = {"max_bytes": BIG, "layout": LAYOUT, **options}
-        opened.append(DiskTier(options.pop("folder", tmp_path / "cache"), **options))
-        return opened[-1]
-
-    yield make
-    assert all(tier.close(60) for tier in opened)
-
-
-@pytest.fixture
-def folder(tmp_path) -> CacheFolder:
-    return CacheFolder(tmp_path / "cache")
-
-
-def numbers(tier: DiskTier, limit: int = 30) -> list[int]:
-    return [number for number in range(limit) if tier.has(key_for(number))]
 
 
 def test_blocks_outlive_the_process(tiers):

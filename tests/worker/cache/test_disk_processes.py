@@ -6,32 +6,18 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_blocks import file_bytes
+from cache_blocks import ENVIRONMENT, file_bytes, outcome, program
 from cache_programs import CAP
 from mlxq_worker.cache.disk_care import verify
 from mlxq_worker.cache.disk_folder import CacheFolder
 
-TESTS = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])}
 SHORT = os.environ.get("MLXQ_TEST_SHORT") == "1"
 SMALL_DISK = "mount -t tmpfs -o size=2m mlxq-test {0} && exec {1}"
-
-
-def program(name: str, root: Path, *numbers: int) -> list[str]:
-    arguments = [name, str(root), *map(str, numbers)]
-    return [sys.executable, "-W", "error", "-m", "cache_programs", *arguments]
-
-
-def outcome(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_a_killed_writer_leaves_a_right_folder(tmp_path):

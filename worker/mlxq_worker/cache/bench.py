@@ -1,7 +1,8 @@
 """Measure the SSD tier: ``python -m mlxq_worker.cache.bench``.
 
 Restoring blocks beside a plain read of the same files, in turn in one run, medians shown: once
-with the files in the system's page cache, and, where it can be emptied, once from the disk.
+with the files in the system's page cache, and, where it can be emptied, once from the disk. With
+``--present``, writing among many blocks.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import typer
 
 from mlxq_schemas.plain import to_json
+from mlxq_worker.cache.bench_put import PutFigure, measure_put
 from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.cache.disk_folder import CacheFolder
 from mlxq_worker.cache.host import HostArray, HostBlock
@@ -124,6 +126,14 @@ def _forget(path: Path) -> None:
         os.close(fd)
 
 
+def _say(one: PutFigure) -> str:
+    return (
+        f"among {one.present} blocks of {one.block_bytes} bytes: put {one.put:.2f} ms of processor "
+        f"time, {one.put_evicting:.2f} ms where another has to go; a look at what 100 puts changed "
+        f"{one.look:.1f} ms; start {one.start:.2f} s; index {one.index:.0f} bytes a block"
+    )
+
+
 def bench(
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Where to write. [default: a temporary folder]")
@@ -131,10 +141,17 @@ def bench(
     blocks: Annotated[int, typer.Option(min=1, help="Blocks written and read.")] = 64,
     block_bytes: Annotated[int, typer.Option(min=1, help="Bytes of each.")] = 4 << 20,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds after one to warm up.")] = 9,
+    present: Annotated[
+        int, typer.Option(min=0, help="Instead, write among so many blocks that are there.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Restore blocks beside a plain read of the same files."""
+    """Restore blocks beside a plain read of the same files, or write among many others."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="mlxq-cache-bench-") as place:
+        if present:
+            one = measure_put(Path(place) / "cache", present, block_bytes, 20 * rounds)
+            typer.echo(to_json(asdict(one)) if as_json else _say(one))
+            return
         figures = measure(Path(place) / "cache", blocks, block_bytes, rounds)
     for one in figures:
         if as_json:

@@ -29,6 +29,9 @@ class _Commands(TyperGroup):
             typer.echo(f"error[{error.code}]: {error.message}", err=True)
             wrong = isinstance(error, ConfigError)
             raise typer.Exit(EXIT_USAGE if wrong else EXIT_DEVICE_FAILED) from error
+        except TimeoutError as error:
+            typer.echo(f"error[{ConfigError.code}]: {error.strerror}; try again", err=True)
+            raise typer.Exit(EXIT_USAGE) from error
 
 
 app = typer.Typer(
@@ -42,31 +45,37 @@ app = typer.Typer(
 Dir = Annotated[
     Path, typer.Option("--dir", envvar="MLXQ_CACHE_DIR", help="The cache folder.", metavar="DIR")
 ]
+Shared = Annotated[
+    bool,
+    typer.Option(
+        "--cache-shared", envvar="MLXQ_CACHE_SHARED", help="Believe files of other users too."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
-def stats(folder: Dir, as_json: Json = False) -> None:
+def stats(folder: Dir, shared: Shared = False, as_json: Json = False) -> None:
     """Show how much is there, and how much was written in the last day."""
-    _show(disk_care.survey(_existing(folder)), as_json=as_json)
+    _show(disk_care.survey(_existing(folder, shared=shared)), as_json=as_json)
 
 
 @app.command()
-def verify(folder: Dir, as_json: Json = False) -> None:
+def verify(folder: Dir, shared: Shared = False, as_json: Json = False) -> None:
     """Read every block; damaged ones go to the quarantine. Exit status 1 if there were any.
 
     Workers may go on meanwhile.
     """
-    report = disk_care.verify(_existing(folder))
+    report = disk_care.verify(_existing(folder, shared=shared))
     _show(report.as_dict(), as_json=as_json)
     if not report.clean:
         raise typer.Exit(EXIT_DAMAGED)
 
 
 @app.command()
-def clear(folder: Dir, as_json: Json = False) -> None:
+def clear(folder: Dir, shared: Shared = False, as_json: Json = False) -> None:
     """Remove every block. Workers may go on meanwhile: they compute again what they miss."""
-    _show({"removed_blocks": disk_care.clear(_existing(folder))}, as_json=as_json)
+    _show({"removed_blocks": disk_care.clear(_existing(folder, shared=shared))}, as_json=as_json)
 
 
 app.command()(warm)
@@ -77,9 +86,9 @@ def main() -> None:
     app(prog_name="mlxq cache")
 
 
-def _existing(folder: Path) -> CacheFolder:
-    found = CacheFolder(folder)
-    found.check_is_cache()
+def _existing(folder: Path, *, shared: bool) -> CacheFolder:
+    found = CacheFolder(folder, shared=shared)
+    found.check()
     return found
 
 

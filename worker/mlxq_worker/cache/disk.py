@@ -16,20 +16,26 @@ from pathlib import Path
 from typing import Final
 
 from mlxq_schemas.errors import ConfigError
+from mlxq_worker.cache.disk_admission import Admission
 from mlxq_worker.cache.disk_care import Report, clear, verify
 from mlxq_worker.cache.disk_folder import CacheFolder
 from mlxq_worker.cache.disk_reader import Readers
 from mlxq_worker.cache.disk_store import DiskStore, Refusal
+from mlxq_worker.cache.disk_trust import NotTrusted, open_parent
 from mlxq_worker.cache.host import HostBlock
 
 log = logging.getLogger(__name__)
 
 TICK: Final = 1.0
-"""Seconds: uses are persisted, and other workers' writes seen, so often."""
-_RECENT_NS: Final = 60 * 10**9
-"""What was used so lately need not be marked again for being seen in memory."""
-_SIGHTINGS: Final = 1 << 16
-"""Keys whose sightings are remembered."""
+"""Seconds: other workers' writes are seen so often."""
+_TENDING: Final = 50
+"""Looking at a large folder may take longer: then this many times as long passes in between."""
+_PERSIST: Final = 10.0
+"""Seconds: uses are stored so often."""
+_HELD: Final = 10.0
+"""Seconds without writing after the lock was held by another for too long."""
+_TRIM: Final = 0.2
+"""Seconds of evicting at a time, where the folder is larger than it may be."""
 
 
 class DiskTier:
@@ -41,6 +47,8 @@ class DiskTier:
     hours by all workers on the folder, over restarts (0: no limit). ``admit_at``: a block is
     wanted from so many sightings on. ``queue_bytes``: most bytes that may wait to be written.
     ``retry_after``: seconds without writing after the disk has refused. ``readers``: threads.
+    ``shared``: files of other users are believed, and the group may write. ``lock_seconds``: the
+    longest wait for another process that holds the lock.
 
     Raises :class:`ConfigError` for a folder that cannot be used.
     """
@@ -56,44 +64,62 @@ class DiskTier:
         queue_bytes: int = 256 << 20,
         retry_after: float = 300.0,
         readers: int = 2,
+        shared: bool = False,
+        lock_seconds: float | None = None,
     ) -> None:
         if max_bytes <= 0 or write_budget < 0:
             raise ConfigError(
                 f"cache folder {folder}: {max_bytes} bytes, {write_budget} a day: give a size "
                 "above 0 and a write budget of 0 (no limit) or more"
             )
-        self._folder = CacheFolder(folder)
+        self._folder = CacheFolder(folder, shared=shared, lock_seconds=lock_seconds)
         self._store = DiskStore(
             self._folder, max_bytes=max_bytes, layout=layout, write_budget=write_budget
         )
-        try:
-            self._folder.prepare()
-            self._folder.try_out()
-            self._store.start()
-        except OSError as error:
-            raise ConfigError(
-                f"cache folder {folder}: {error.strerror or error}: give a folder on a local "
-                "disk that this user may write to, or run without one"
-            ) from error
         self._index = self._store.index
         self._max_bytes = max_bytes
-        self._admit_at = admit_at
         self._queue_bytes = queue_bytes
         self._retry_after = retry_after
         self._ram_only_until = 0.0
         self._broken = False
         self._closing = False
         self._deadline = float("inf")
+        self._tend_at = time.monotonic()
+        self._persisted = time.monotonic()
         self._typical_bytes = 0
         self._waiting_bytes = 0
         self._waiting: OrderedDict[bytes, tuple[HostBlock, int]] = OrderedDict()
         self._uses: dict[bytes, int] = {}
-        self._sightings: OrderedDict[bytes, int] = OrderedDict()
+        self._admission = Admission(admit_at, time.time_ns())
         self._counts: Counter[str] = Counter()
         self._changed = threading.Condition()
+        self._start()
         self._readers = Readers(self._folder, self._index, layout=layout, threads=readers)
         self._writer = threading.Thread(target=self._write, name="cache-write", daemon=True)
         self._writer.start()
+
+    def _start(self) -> None:
+        """Raises :class:`ConfigError`. A lock that is held is no reason: that may pass."""
+        root = self._folder.root
+        try:
+            self._folder.prepare()
+            if parent := open_parent(root):
+                log.warning(
+                    "cache folder %s: anybody may put another folder in its place, for %s may be "
+                    "written by all and has no sticky bit: chmod +t it",
+                    root,
+                    parent,
+                )
+            self._store.start()
+        except TimeoutError as error:
+            self._give_up(error)
+        except NotTrusted as error:
+            raise ConfigError(f"cache folder {root}: {error}") from error
+        except OSError as error:
+            raise ConfigError(
+                f"cache folder {root}: {error.strerror or error}: give a folder on a local "
+                "disk that this user may write to, or run without one"
+            ) from error
 
     def has(self, key: bytes) -> bool:
         """True if the block is on disk, as far as is known: other workers' changes take a second
@@ -110,17 +136,10 @@ class DiskTier:
 
         ``shared``: it is known to be of use to others, so that one sighting is enough.
         """
-        now = time.time_ns()
-        if used := self._index.used(key):
-            if now - used > _RECENT_NS:
-                self.touch([key])
+        if self._index.size(key):
             return False
         with self._changed:
-            seen = self._sightings.pop(key, 0) + 1
-            self._sightings[key] = seen
-            if len(self._sightings) > _SIGHTINGS:
-                self._sightings.popitem(last=False)
-            if not shared and seen < self._admit_at:
+            if not self._admission.see(key, time.time_ns(), shared=shared):
                 return False
             return self._obstacle(key, self._typical_bytes) is None
 
@@ -148,7 +167,8 @@ class DiskTier:
     def touch(self, keys: Sequence[bytes]) -> None:
         """Blocks are of use now: a chain, first to last, of which the last is the first to go.
 
-        Call it after the offers of a chain too: these alone would let its first block go first.
+        Call it after each look at a chain with ``wants``, and after its offers: these alone would
+        let its first block go first.
         """
         now = time.time_ns()
         with self._changed:
@@ -204,29 +224,29 @@ class DiskTier:
             return Refusal.RAM_ONLY
         if key in self._waiting or self._index.size(key):
             return Refusal.PRESENT
-        if time.time() < self._store.spent_until:
+        if time.monotonic() < self._store.spent_until:
             return Refusal.BUDGET
         if nbytes > self._max_bytes:
             return Refusal.TOO_LARGE
         if self._waiting_bytes + nbytes > self._queue_bytes:
             return Refusal.QUEUE
+        if self._store.room.is_full(self._waiting_bytes + nbytes, self._admission.before(key)):
+            return Refusal.COLDER
         return None
 
     def _write(self) -> None:
         """The writer's thread."""
-        tended = time.monotonic()
         while True:
             block, used = self._next() or (None, 0)
             if block is not None:
                 self._put(block, used)
                 self._done(block.key, used)
-            if block is None or time.monotonic() - tended > TICK:
-                tended = time.monotonic()
+            if time.monotonic() > self._tend_at:
                 self._tend()
             with self._changed:
-                if self._closing and (not self._waiting or tended > self._deadline):
+                if self._closing and (not self._waiting or time.monotonic() > self._deadline):
                     break
-        self._tend()
+        self._persist()
 
     def _next(self) -> tuple[HostBlock, int] | None:
         """The block that waits longest; it stays in the queue while it is written."""
@@ -247,8 +267,10 @@ class DiskTier:
                 self._uses[key] = latest
 
     def _put(self, block: HostBlock, used: int) -> None:
+        with self._changed:
+            before = self._admission.before(block.key)
         try:
-            refusal = self._store.put(block, used)
+            refusal = self._store.put(block, used, before)
         except OSError as error:
             self._give_up(error)
             return
@@ -258,34 +280,55 @@ class DiskTier:
             return
         if refusal:
             self._counts[f"refused_{refusal}"] += 1
-        elif self._broken:
+            return
+        with self._changed:
+            self._admission.written(block.key)
+        if self._broken:
             self._broken = False
             log.info("cache folder %s takes writes again", self._folder.root)
 
     def _give_up(self, error: OSError) -> None:
         """Keep to memory for a while. One warning, until the disk has taken something again."""
+        pause = self._retry_after
+        if isinstance(error, TimeoutError):
+            pause = min(pause, _HELD)
         if not self._broken:
             log.warning(
                 "cache folder %s: %s: going on without writing there, next try in %g s",
                 self._folder.root,
                 error.strerror or error,
-                self._retry_after,
+                pause,
             )
         with self._changed:
             self._broken = True
             self._counts["write_errors"] += 1
-            self._ram_only_until = time.monotonic() + self._retry_after
+            self._ram_only_until = time.monotonic() + pause
             self._counts[f"refused_{Refusal.RAM_ONLY}"] += len(self._waiting)
             self._waiting.clear()
             self._waiting_bytes = 0
 
     def _tend(self) -> None:
+        began = time.monotonic()
+        try:
+            self._store.sync()
+            self._index.refresh()
+            self._tend_at = began + max(TICK, _TENDING * (time.monotonic() - began))
+            if began > self._ram_only_until:
+                self._store.room.look_after(_TRIM)
+        except OSError as error:
+            self._tend_at = began + TICK
+            self._give_up(error)
+        if began - self._persisted > _PERSIST:
+            self._persist()
+
+    def _persist(self) -> None:
+        """Store what was done and used since the last time."""
+        self._persisted = time.monotonic()
         with self._changed:
             uses, self._uses = self._uses, {}
         try:
             self._store.sync()
             self._store.persist_uses(uses)
-            self._index.refresh()
         except OSError as error:
             self._give_up(error)
 

@@ -11,9 +11,7 @@ Numbers are little-endian. Nothing of a file is believed before its checksum is 
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from mlxq_worker.cache.disk_trust import Trust
 from mlxq_worker.cache.host import HostArray, HostBlock, array_bytes
 
 MAGIC: Final = b"\x89mlxqKV\n"
@@ -99,24 +98,31 @@ class Space:
         return taken
 
 
-def read(path: Path, space: Space) -> Stored:
+def read(
+    path: Path, space: Space, trust: Trust | None = None, *, folder_fd: int | None = None
+) -> Stored:
     """Read and check a file; its arrays are read-only views into ``space``.
 
-    Raises :class:`OSError`, or :class:`Damaged` for a file that is not what was written.
+    ``trust``: whose files are believed (None: this user's own); ``folder_fd``: its folder, open.
+    Raises :class:`OSError` (:class:`NotTrusted` for a file that others may have written), or
+    :class:`Damaged` for one that is not what was written.
     """
     # Neither a link nor a pipe in a file's place can lead or hold us anywhere.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(path, flags), "rb", buffering=0) as file:  # noqa: PTH123
-        raw, header_bytes = _checked(file, space)
+    fd = os.open(path if folder_fd is None else path.name, flags, dir_fd=folder_fd)
+    try:
+        found = os.fstat(fd)
+        (trust or Trust()).check_file(path, found)
+        with FileIO(fd, closefd=False) as file:
+            raw, header_bytes = _checked(file, found.st_size, space)
+    finally:
+        os.close(fd)
     raw.flags.writeable = False
     return _parse(raw, header_bytes)
 
 
-def _checked(file: FileIO, space: Space) -> tuple[npt.NDArray[np.uint8], int]:
+def _checked(file: FileIO, size: int, space: Space) -> tuple[npt.NDArray[np.uint8], int]:
     """All bytes of a file whose checksum is right, and the length of its header."""
-    found = os.fstat(file.fileno())
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size:
         raise Damaged(Damage.CORRUPT, "shorter than any block")
@@ -125,8 +131,8 @@ def _checked(file: FileIO, space: Space) -> tuple[npt.NDArray[np.uint8], int]:
         raise Damaged(Damage.CORRUPT, "not a cache file")
     if version > VERSION:
         raise Damaged(Damage.FUTURE, f"version {version}, this program knows {VERSION}")
-    if version != VERSION or file_bytes != found.st_size:
-        raise Damaged(Damage.CORRUPT, f"{found.st_size} bytes, {file_bytes} expected")
+    if version != VERSION or file_bytes != size:
+        raise Damaged(Damage.CORRUPT, f"{size} bytes, {file_bytes} expected")
     if header_bytes > file_bytes - _PREFIX.size:
         raise Damaged(Damage.CORRUPT, "header longer than the file")
     raw = space.take(file_bytes)

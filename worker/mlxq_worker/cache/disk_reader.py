@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from mlxq_worker.cache.disk_folder import CacheFolder
 from mlxq_worker.cache.disk_format import Damage, Damaged, Space, read
 from mlxq_worker.cache.disk_index import Index
+from mlxq_worker.cache.disk_trust import NotTrusted
 from mlxq_worker.cache.host import HostBlock
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,8 @@ class Readers:
     def _block(self, key: bytes, space: Space) -> HostBlock | None:
         path = self._folder.path(key)
         try:
-            stored = read(path, space)
+            with self._folder.opened(path.parent) as fd:
+                stored = read(path, space, self._folder.trust, folder_fd=fd)
             if stored.layout == self._layout and stored.block.key == key:
                 return stored.block
             raise Damaged(Damage.FOREIGN, f"layout {stored.layout!r}, {stored.block.key.hex()}")
@@ -95,11 +97,19 @@ class Readers:
             pass  # another worker has evicted it
         except Damaged as error:
             self._quarantine(key, error)
+        except NotTrusted as error:
+            self.count("foreign")
+            log.warning("a file in the cache folder is not believed: %s", error)
         except (OSError, MemoryError) as error:
             self.count("read_errors")
             log.warning("cannot read cache file %s: %s", path, error)
         self._index.discard(key)
         return None
+
+    def distrust(self, key: bytes, reason: str) -> None:
+        """Put a block away whose bytes are whole, but of no use to the model."""
+        self._quarantine(key, Damaged(Damage.CORRUPT, reason))
+        self._index.discard(key)
 
     def _quarantine(self, key: bytes, error: Damaged) -> None:
         path = self._folder.path(key)

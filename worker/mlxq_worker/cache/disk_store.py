@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
-from mlxq_worker.cache.disk_folder import CacheFolder, Temporary, key_of, sync_folder
+from mlxq_worker.cache.disk_folder import CacheFolder, sync_folder
 from mlxq_worker.cache.disk_format import encode
 from mlxq_worker.cache.disk_index import Index
 from mlxq_worker.cache.disk_ledger import HOUR, Ledger
+from mlxq_worker.cache.disk_room import Room
+from mlxq_worker.cache.disk_temporary import Occupied, Temporary, place
+from mlxq_worker.cache.disk_trust import NotTrusted
 from mlxq_worker.cache.host import HostBlock
+
+log = logging.getLogger(__name__)
+
+_PAUSE: Final = 0.005
+"""Seconds without the lock, so that others have their turn."""
+_START_TRIM: Final = 1.0
+"""Seconds of evicting before a worker starts; the rest goes while it works."""
 
 
 class Refusal(StrEnum):
     """Why a block is not written."""
 
     PRESENT = "present"  # it is there, or another worker is writing it
+    OCCUPIED = "occupied"  # what is there is not ours
+    COLDER = "colder"  # what would have to go is used more often
     BUDGET = "budget"  # enough was written today
     TOO_LARGE = "too_large"  # no room even if all else went
     QUEUE = "queue"  # more waits for the disk than may
@@ -41,36 +54,61 @@ class DiskStore:
         self._layout = layout
         self._budget = write_budget
         self._unsynced: set[Path] = set()
+        self._started = False
         self.index = Index(folder)
         self.counts: Counter[str] = Counter()
+        self.room = Room(folder, self.index, max_bytes, self.counts)
         self.spent_until = 0.0
-        """Until then (seconds since 1970) the write budget allows nothing more."""
+        """Until then (of the monotonic clock) the write budget allows nothing more."""
 
     def start(self) -> None:
         """Learn what is there; remove what dead processes left; keep to a smaller bound."""
-        with self._folder.lock():
-            self._remove_stale()
-            self._make_room(self._total() - self._max_bytes)
+        self.index.refresh()
+        if strangers := self.index.strangers:
+            log.warning(
+                "cache folder %s: %d files are not believed, for other users have or may have "
+                "written them (the first: %s): make them your own with chown and chmod 600, or "
+                "remove them",
+                self._folder.root,
+                len(strangers),
+                strangers[0],
+            )
+        self._folder.try_out()
+        self.room.audit()
+        self._started = True
+        self.room.trim(_START_TRIM)
 
-    def put(self, block: HostBlock, used_ns: int) -> Refusal | None:
+    def put(self, block: HostBlock, used_ns: int, before: int | None = None) -> Refusal | None:
         """Write a block that was last of use at ``used_ns``; None if it is there now.
 
-        Raises :class:`OSError` if the disk refuses; then no part of the block is left.
+        No block leaves for it that was of use since ``before`` (None: any may). Raises
+        :class:`OSError` if the disk refuses; then no part of the block is left.
         """
+        if not self._started:
+            self.start()
+        try:
+            return self._put(block, used_ns, before)
+        except FileNotFoundError:
+            self._folder.prepare()  # somebody removed a folder
+            return self._put(block, used_ns, before)
+
+    def _put(self, block: HostBlock, used_ns: int, before: int | None) -> Refusal | None:
         parts = encode(block, self._layout)
         size = sum(len(part) for part in parts)
-        with self._folder.lock() as ledger:
-            reserved = self._reserve(ledger, block.key, size)
+        reserved = self._reserve(block.key, size, before)
         if isinstance(reserved, Refusal):
             return reserved
+        target = self._folder.path(block.key)
         try:
             reserved.fill(parts, used_ns)
-            reserved.commit(self._folder.path(block.key))
-        except OSError:
-            reserved.drop()
-            self._folder.prepare()  # the next try shall not fail for want of a folder
+            reserved.commit(self._folder, target)
+        except Occupied:
+            self._give_back(reserved, size)
+            return Refusal.OCCUPIED
+        except BaseException:
+            self._give_back(reserved, size)
             raise
-        self._unsynced.add(self._folder.path(block.key).parent)
+        self._unsynced.add(target.parent)
         self.index.add(block.key, size, used_ns)
         self.counts["written_blocks"] += 1
         self.counts["written_bytes"] += size
@@ -81,79 +119,77 @@ class DiskStore:
         a power cut before this costs blocks, and never leaves half of one.
         """
         while self._unsynced:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 sync_folder(self._unsynced.pop())
 
     def persist_uses(self, uses: Mapping[bytes, int]) -> None:
         """Let other workers and the next start know when blocks were of use (nanoseconds)."""
-        for key, used in uses.items():
-            with suppress(FileNotFoundError):
-                os.utime(self._folder.path(key), ns=(used, used), follow_symlinks=False)
+        for key, used in {**self.index.mended(), **uses}.items():
+            with suppress(NotADirectoryError, NotTrusted):
+                self._folder.used(key, used)
 
-    def written_last_day(self) -> int:
-        """Bytes that all workers wrote in the last day."""
-        with self._folder.lock() as fd:
-            return Ledger.read(fd).last_day(time.time())
+    def _reserve(self, key: bytes, size: int, before: int | None) -> Temporary | Refusal:
+        while True:
+            with self._folder.lock() as fd:
+                ledger, now = Ledger.read(fd), time.time()
+                try:
+                    if obstacle := self._obstacle(ledger, key, size, now):
+                        return obstacle
+                    if not self.room.make(ledger, size, before):
+                        return Refusal.TOO_LARGE if before is None else Refusal.COLDER
+                    if ledger.total + size <= self._max_bytes:
+                        return self._begin(ledger, fd, key, size, now)
+                finally:
+                    ledger.write(fd)
+            time.sleep(_PAUSE)
 
-    def _reserve(self, ledger_fd: int, key: bytes, size: int) -> Temporary | Refusal:
-        total = self._total()
-        if self.index.size(key) or self._is_coming(key):
-            return Refusal.PRESENT
+    def _begin(self, ledger: Ledger, fd: int, key: bytes, size: int, now: float) -> Temporary:
+        """Make a block's file, counted before it is there: a kill leaves a total too high."""
+        ledger.charge(now, size)
+        ledger.grow(size)
+        ledger.write(fd)
+        try:
+            return Temporary.make(self._folder, key, size)
+        except BaseException:
+            ledger.charge(now, -size)
+            ledger.grow(-size)
+            raise
+
+    def _obstacle(self, ledger: Ledger, key: bytes, size: int, now: float) -> Refusal | None:
+        """What stands against a block but for want of room; with the lock held."""
         if size > self._max_bytes:
             return Refusal.TOO_LARGE
-        now = time.time()
-        ledger = Ledger.read(ledger_fd)
         if self._budget and ledger.last_day(now) + size > self._budget:
-            self.spent_until = (now // HOUR + 1) * HOUR  # the next hour forgets another
+            # Nothing more until the next hour, which forgets another.
+            self.spent_until = time.monotonic() + HOUR - now % HOUR
             return Refusal.BUDGET
-        if not self._make_room(total + size - self._max_bytes):
-            return Refusal.TOO_LARGE
-        ledger.charge(now, size)
-        ledger.write(ledger_fd)
-        return Temporary.make(self._folder, key, size)
-
-    def _total(self) -> int:
-        """Bytes of all files, looked at in the order in which files move."""
-        writing = sum(self._folder.sizes(self._folder.temporary).values())
-        self.index.refresh()
-        damaged = sum(self._folder.sizes(self._folder.quarantine).values())
-        return writing + self.index.bytes + damaged
-
-    def _is_coming(self, key: bytes) -> bool:
-        """True if a living process is writing this block."""
-        if not any(key_of(path.name) == key for path in self._folder.sizes(self._folder.temporary)):
-            return False
-        self._remove_stale()
-        return any(key_of(path.name) == key for path in self._folder.sizes(self._folder.temporary))
-
-    def _remove_stale(self) -> int:
-        files, freed = self._folder.remove_stale()
-        self.counts["stale_files"] += files
-        return freed
-
-    def _make_room(self, need: int) -> bool:
-        """Remove at least ``need`` bytes: leftovers, then damaged files, then what is oldest."""
-        if need > 0:
-            need -= self._remove_stale()
-        if need > 0:
-            damaged = self._folder.sizes(self._folder.quarantine)
-            self._folder.release(damaged)
-            need -= sum(damaged.values())
-        while need > 0 and (key := self.index.oldest()) is not None:
-            need -= self._evict(key)
-        return need <= 0
-
-    def _evict(self, key: bytes) -> int:
-        """Remove a block, unless another worker has used it lately; the bytes that it gave."""
         path = self._folder.path(key)
-        size = self.index.size(key)
         try:
-            if self.index.use(key, path.stat().st_mtime_ns):
-                return 0
-            path.unlink()
-        except FileNotFoundError:
-            size = 0  # it is in the quarantine now, or somebody removed it by hand
-        self.index.discard(key)
-        self.counts["evicted_blocks"] += bool(size)
-        self.counts["evicted_bytes"] += size
-        return size
+            with self._folder.opened(path.parent) as fd:
+                found = place(path.name, fd)
+        except (NotADirectoryError, NotTrusted):
+            return Refusal.OCCUPIED
+        if found is not None:
+            ours = self._folder.trust.believes_file(found)
+            return Refusal.PRESENT if ours else Refusal.OCCUPIED
+        return Refusal.PRESENT if self._is_coming(ledger, key) else None
+
+    def _is_coming(self, ledger: Ledger, key: bytes) -> bool:
+        """True if a living process is writing this block; what a dead one left is removed."""
+        name = key.hex()
+        if not any(path.name.startswith(name) for path in self._writing()):
+            return False
+        self.room.remove_stale(ledger)
+        return any(path.name.startswith(name) for path in self._writing())
+
+    def _writing(self) -> list[Path]:
+        return list(self._folder.sizes(self._folder.temporary))
+
+    def _give_back(self, reserved: Temporary, size: int) -> None:
+        """Leave nothing of a file that could not be written, and do not count it."""
+        with suppress(OSError):
+            reserved.drop()
+            with self._folder.lock() as fd:
+                ledger = Ledger.read(fd)
+                ledger.grow(-size)
+                ledger.write(fd)

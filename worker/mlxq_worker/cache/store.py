@@ -45,7 +45,7 @@ class BlockStore:
         self.disk = disk if max_bytes else None
         self._proof = proof or Proof()
         self._unproved: OrderedDict[bytes, int] = OrderedDict()
-        self._offers: list[tuple[int, Sequence[Block]]] = []
+        self._offers: list[tuple[int, Sequence[Block], Sequence[bytes]]] = []
         self._blocks: dict[bytes, Block] = {}
         self._recency = Recency(max_bytes)
         self._staged: dict[bytes, Block] = {}
@@ -98,7 +98,7 @@ class BlockStore:
 
         ``before``: names of what the run goes on from, first to last.
         """
-        self._offer(blocks, self._proof.coming)
+        self._offer(blocks, self._proof.coming, before)
         self._keep(blocks, before)
 
     def room(self, chain: Sequence[bytes]) -> int:
@@ -155,10 +155,10 @@ class BlockStore:
         proved = self._proof.proved
         while self._unproved and next(iter(self._unproved.values())) <= proved:
             self._unproved.popitem(last=False)
-        due = [blocks for step, blocks in self._offers if step <= proved]
+        due = [offer for offer in self._offers if offer[0] <= proved]
         self._offers = [offer for offer in self._offers if offer[0] > proved]
-        for blocks in due:
-            self._to_disk(blocks)
+        for _, blocks, before in due:
+            self._to_disk(blocks, before)
 
     def distrust(self) -> None:
         """The device has failed: drop what is not proved."""
@@ -166,24 +166,22 @@ class BlockStore:
         for key in list(self._unproved):
             self._evict(key)
 
-    def _offer(self, blocks: Sequence[Block], step: int) -> None:
+    def _offer(self, blocks: Sequence[Block], step: int, before: Sequence[bytes] = ()) -> None:
         """Let the SSD have blocks as soon as a step is proved."""
         if self.disk is not None and blocks:
-            self._offers.append((step, blocks))
+            self._offers.append((step, blocks, before))
             if step <= self._proof.proved:
                 self.publish()
 
-    def _to_disk(self, blocks: Sequence[Block]) -> None:
+    def _to_disk(self, blocks: Sequence[Block], before: Sequence[bytes]) -> None:
         """Let the SSD have what it wants, which is what was seen before."""
         if self.disk is None:
             return
-        offered = False
         for block in blocks:
-            if self.disk.wants(block.key) and self.disk.offer(block.to_host()):
-                offered = True
-        if offered:
-            # In the order of the run: without its first block it is of no use.
-            self.disk.touch([block.key for block in blocks])
+            if self.disk.wants(block.key):
+                self.disk.offer(block.to_host())
+        # In the order of the chain: without its first block it is of no use.
+        self.disk.touch(list(dict.fromkeys([*before, *(block.key for block in blocks)])))
 
     def give_up(self, nbytes: int) -> None:
         """Drop blocks until so many bytes are free, or none is left."""

@@ -45,7 +45,8 @@ class Failure:
 @dataclass
 class Report:
     """What a run has done. ``cached_tokens`` were known already, ``computed_tokens`` were not;
-    ``evicted_blocks`` left the folder to make room; ``disk_failed``: it took no more.
+    ``evicted_blocks`` left the folder to make room, ``left_out_blocks`` would have cost others of
+    this run; ``disk_failed``: it took no more.
     ``blocks`` and ``bytes`` are all that it holds.
     """
 
@@ -56,6 +57,7 @@ class Report:
     written_blocks: int = 0
     written_bytes: int = 0
     evicted_blocks: int = 0
+    left_out_blocks: int = 0
     disk_failed: bool = False
     blocks: int = 0
     bytes: int = 0
@@ -100,6 +102,10 @@ def warm(
             "--dir-bytes", envvar="MLXQ_CACHE_DIR_BYTES", help="Most bytes in the folder."
         ),
     ] = _DEFAULT.cache_dir_bytes,
+    shared: Annotated[
+        bool,
+        typer.Option("--cache-shared", envvar="MLXQ_CACHE_SHARED", help="As the workers' option."),
+    ] = _DEFAULT.cache_shared,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compute prompts' beginnings and pictures, so that workers find them in the folder.
@@ -110,7 +116,7 @@ def warm(
     """
     fields: dict[str, Any] = {"model": model, "dtype": dtype, "cache_dir": folder}
     fields |= {"media_roots": tuple(media_root or ()), "cache_dir_bytes": dir_bytes}
-    fields |= {"trust_remote_code": trust_remote_code}
+    fields |= {"trust_remote_code": trust_remote_code, "cache_shared": shared}
     try:
         config = WorkerConfig(**fields, max_rows=1, name="warm")
     except ValidationError as error:
@@ -197,6 +203,7 @@ def _read_stats(stats: dict[str, Any], report: Report) -> None:
     report.cached_tokens = stats["cached_tokens"]
     for name in ("written_blocks", "written_bytes", "evicted_blocks", "blocks", "bytes"):
         setattr(report, name, stats[f"disk_{name}"])
+    report.left_out_blocks = stats["disk_refused_colder"] + stats["disk_refused_too_large"]
     report.disk_failed = stats["disk_write_errors"] > 0
 
 
@@ -208,6 +215,6 @@ def _show(report: Report, *, as_json: bool) -> None:
         typer.echo(f"error[{failure.code}]: line {failure.line}: {failure.message}", err=True)
     for name, value in {**asdict(report), "failed": len(report.failed)}.items():
         typer.echo(f"{name.replace('_', ' ')}: {value}")
-    if report.disk_failed or report.evicted_blocks:
+    if report.disk_failed or report.evicted_blocks or report.left_out_blocks:
         remedy = "free some of the disk" if report.disk_failed else "give it more --dir-bytes"
         typer.echo(f"not all of it is in the folder: {remedy}", err=True)

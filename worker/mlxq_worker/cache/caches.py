@@ -13,6 +13,7 @@ from mlxq_worker.cache.loads import Load, Loads
 from mlxq_worker.cache.prefix import PrefixCache
 from mlxq_worker.cache.proof import Proof
 from mlxq_worker.cache.store import COUNTERS, BlockStore
+from mlxq_worker.cache.template import Template
 from mlxq_worker.models.adapter import Adapter
 from mlxq_worker.models.device import device_fault
 from mlxq_worker.models.versions import library_versions
@@ -60,7 +61,9 @@ class Caches:
         self.prefixes = PrefixCache(layout, prefixes, start, media)
         self.features = FeatureCache(features, start, media)
         self._disk = disk
-        self._prefix_loads, self._feature_loads = Loads(prefixes), Loads(features)
+        template = Template(adapter, layout)
+        self._prefix_loads = Loads(prefixes, template.prefix)
+        self._feature_loads = Loads(features, template.features)
 
     @property
     def nbytes(self) -> int:

@@ -194,6 +194,10 @@ class DiskTier:
                 **self._readers.counts,
             }
 
+    def distrust(self, key: bytes, reason: str) -> None:
+        """A block was read whole, but the model cannot take it up: it counts as damaged."""
+        self._readers.distrust(key, reason)
+
     def verify(self) -> Report:
         """Read every file of the folder; damaged ones go to the quarantine. Takes its time."""
         report = verify(self._folder)

@@ -108,8 +108,9 @@ class Readers:
 
     def distrust(self, key: bytes, reason: str) -> None:
         """Put a block away whose bytes are whole, but of no use to the model."""
-        self._quarantine(key, Damaged(Damage.CORRUPT, reason))
-        self._index.discard(key)
+        if self._index.size(key):
+            self._quarantine(key, Damaged(Damage.CORRUPT, reason))
+            self._index.discard(key)
 
     def _quarantine(self, key: bytes, error: Damaged) -> None:
         path = self._folder.path(key)

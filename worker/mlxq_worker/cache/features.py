@@ -36,10 +36,14 @@ class FeatureCache:
     def _keys(self, names: Sequence[bytes]) -> list[bytes]:
         return [hashlib.sha256(b"vision" + self._start + name).digest() for name in names]
 
-    def find(self, keys: Sequence[bytes]) -> Vision | None:
-        """What the encoder gave for these pictures; None unless all are known."""
+    def find(self, keys: Sequence[bytes], tokens: int) -> Vision | None:
+        """What the encoder gave for these pictures, which stand for ``tokens`` tokens of the
+        prompt; None unless all are known."""
         blocks = self.store.peek(keys)
         if not keys or len(blocks) < len(keys):
+            return None
+        if sum(block.arrays[0].shape[0] for block in blocks) != tokens:
+            self.store.forget(keys, "features of another number of tokens")
             return None
         self.store.use(blocks)
         parts = zip(*(block.arrays for block in blocks), strict=True)

@@ -36,6 +36,14 @@ class Layout:
         """True if some layers cannot be cut: slices must then end where blocks do."""
         return bool(self._moving)
 
+    def empty(self) -> list[Any]:
+        """A row's own cache before its first token."""
+        return self._make_cache()
+
+    def moving_layers(self, cache: Sequence[Any]) -> list[Any]:
+        """Those layers of a row's own cache that cannot be cut."""
+        return [cache[n] for n in self._moving]
+
     def cut(self, key: bytes, cache: list[Any], end: int) -> Block:
         """The block of the tokens that end at ``end``; lazy."""
         layers = [cache[n] for n in self._plain]
@@ -61,7 +69,7 @@ class Layout:
 
     def restore(self, blocks: Sequence[Block], moment: Block | None) -> list[Any]:
         """A row's own cache after the tokens of ``blocks``; lazy. It shares no object with them."""
-        cache = self._make_cache()
+        cache = self.empty()
         slices: dict[int, mx.array] = {}
         for g, group in enumerate(json.loads(blocks[-1].meta)):
             joined = mx.concatenate([block.arrays[g] for block in blocks], axis=-2)
@@ -69,11 +77,15 @@ class Layout:
         for place, n in enumerate(self._plain):
             cache[n].state = (slices[2 * place], slices[2 * place + 1])
         if moment is not None:
-            for n, packed in zip(self._moving, json.loads(moment.meta), strict=True):
-                cache[n].state, counters = _unpack(packed, moment.arrays)
-                if counters:
-                    cache[n].meta_state = counters
+            self.restore_moment(cache, moment)
         return cache
+
+    def restore_moment(self, cache: list[Any], moment: Block) -> None:
+        """Put what the moving layers held into a row's own cache; lazy."""
+        for n, packed in zip(self._moving, json.loads(moment.meta), strict=True):
+            cache[n].state, counters = _unpack(packed, moment.arrays)
+            if counters:
+                cache[n].meta_state = counters
 
 
 def _describe(layer: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from mlxq_worker.cache.block import Block
 from mlxq_worker.cache.host import HostBlock
 from mlxq_worker.cache.store import BlockStore
+from mlxq_worker.cache.template import Misfit
 
 
 @dataclass(eq=False)
@@ -27,8 +28,10 @@ class Load:
 class Loads:
     """All loads of one store. Engine thread only; the reading is done by the SSD tier's threads."""
 
-    def __init__(self, store: BlockStore) -> None:
+    def __init__(self, store: BlockStore, fit: Callable[[HostBlock], Block]) -> None:
+        """``fit`` makes a block of what was read; raises :class:`Misfit`."""
         self._store = store
+        self._fit = fit
         self._by_key: dict[bytes, Load] = {}
 
     def __bool__(self) -> bool:
@@ -71,8 +74,19 @@ class Loads:
         """True once a load is in memory, as far as it could be read."""
         if not load.here and load.future.done():
             load.here = True
-            self._store.stage([Block.from_host(host) for host in load.future.result()])
+            self._store.stage(self._fitting_blocks(load.future.result()))
         return load.here
+
+    def _fitting_blocks(self, hosts: Sequence[HostBlock]) -> list[Block]:
+        """What the model can take up of what was read; the rest is damaged, and a miss."""
+        blocks: list[Block] = []
+        for host in hosts:
+            try:
+                blocks.append(self._fit(host))
+            except Misfit as error:
+                if self._store.disk is not None:
+                    self._store.disk.distrust(host.key, str(error))
+        return blocks
 
     def tend(self, wanted: Collection[Load]) -> None:
         """Let go of the loads that no row waits for any more."""

@@ -183,6 +183,15 @@ class BlockStore:
         # In the order of the chain: without its first block it is of no use.
         self.disk.touch(list(dict.fromkeys([*before, *(block.key for block in blocks)])))
 
+    def forget(self, keys: Sequence[bytes], reason: str) -> None:
+        """Drop blocks that cannot be right, from the SSD too."""
+        for key in keys:
+            self._staged.pop(key, None)
+            if key in self._blocks:
+                self._evict(key)
+            if self.disk is not None:
+                self.disk.distrust(key, reason)
+
     def give_up(self, nbytes: int) -> None:
         """Drop blocks until so many bytes are free, or none is left."""
         self._shrink_to(self._recency.nbytes - nbytes)

@@ -81,7 +81,7 @@ class Recall:
             if media.size and known.prefix.tokens > media[-1]:
                 row.vision = Vision(None)
             else:
-                row.vision = features.find(known.pictures)
+                row.vision = features.find(known.pictures, media.size)
             self.counts["images_recalled"] += row.prepared.images if row.vision else 0
 
     def cache(self, row: Row, unsplit: int) -> list[Any] | None:

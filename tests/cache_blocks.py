@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -95,13 +96,34 @@ def file_of(root: Path, number: int) -> Path:
     return CacheFolder(root).path(key_for(number))
 
 
+def harm(root: Path, rng: random.Random) -> bool:
+    """Flip a bit of any file in a cache folder, or cut the file. False if it went meanwhile."""
+    ledger = root / "ledger"
+    files = sorted(path for path in root.rglob("*") if path.is_file() and path != ledger)
+    path = ledger if not files or rng.random() < 0.2 else rng.choice(files)
+    try:
+        with path.open("r+b") as file:
+            size = file.seek(0, 2)
+            place = rng.randrange(size) if size else 0
+            if rng.random() < 0.3:
+                file.truncate(place)
+            elif size:
+                file.seek(place)
+                [byte] = file.read(1) or b"\0"
+                file.seek(place)
+                file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+    except FileNotFoundError:
+        return False
+    return True
+
+
 TESTS = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])}
 
 
-def program(name: str, root: Path, *numbers: int) -> list[str]:
+def program(name: str, root: Path, *values: int | str) -> list[str]:
     """A command that runs one of ``cache_programs``."""
-    arguments = [name, str(root), *map(str, numbers)]
+    arguments = [name, str(root), *map(str, values)]
     return [sys.executable, "-W", "error", "-m", "cache_programs", *arguments]
 
 

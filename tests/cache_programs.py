@@ -12,6 +12,7 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from cache_blocks import (
     LAYOUT,
     file_bytes,
+    harm,
     is_as_made,
     key_for,
     load,
@@ -56,9 +58,83 @@ def killed(root: Path, trials: int, seed: int) -> dict[str, int]:
     return {"trials": trials, "loaded": kept, "stale": stale, "fresh": written}
 
 
+def halted(root: Path, call: str, trials: int, seed: int) -> dict[str, int]:
+    """Kill a writer ``trials`` times, each time right behind a system call of the name ``call`` in
+    its writer's thread, before anything else is done."""
+    folder = CacheFolder(root)
+    halts = kept = 0
+    for trial in range(trials):
+        ready, tell = os.pipe()
+        pid = os.fork()
+        if not pid:
+            _halt_after(call, 1 + (seed + trial) % 4, tell)
+            _write_for_ever(root, -1, random.Random(seed + trial), trial)
+        os.close(tell)
+        halts += len(os.read(ready, 1))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        kept += _check(folder)[0]
+    return {"halts": halts, "loaded": kept}
+
+
+def _halt_after(call: str, times: int, tell: int) -> None:
+    """Let threads that begin later stand still behind a system call."""
+    left = times
+
+    def watch(frame: Any, event: str, function: Any) -> None:
+        nonlocal left
+        if event != "c_return" or function is not getattr(os, call):
+            return
+        left -= 1
+        if left == 0:
+            os.write(tell, b".")
+            time.sleep(3600)
+
+    threading.setprofile(watch)
+
+
+def damaged(root: Path, trials: int, seed: int) -> dict[str, int]:
+    """Damage files of all kinds under a tier that writes, reads and evicts, and start again."""
+    rng = random.Random(seed)
+    folder = CacheFolder(root)
+    options: dict[str, Any] = {"max_bytes": CAP, "layout": LAYOUT, "write_budget": 1 << 40}
+    tier = DiskTier(root, **options)
+    harmed, found, number = 0, 0, 0
+    for trial in range(trials):
+        for _ in range(3):
+            number += 1
+            tier.offer(make_block(number, rng.randrange(100, 120_000)))
+        if trial % 2:  # the others may meet a file that is being written
+            _settle(tier)
+        harmed += harm(root, rng)
+        for wanted in range(max(1, number - 30), number + 1):
+            for block in load(tier, wanted):
+                assert block.key == key_for(wanted)
+                assert is_as_made(block), wanted
+                found += 1
+        assert file_bytes(folder) <= CAP
+        if trial % 20 == 19:
+            assert tier.close(60)
+            tier = DiskTier(root, **options)
+    _settle(tier)
+    tier.offer(make_block(0))
+    _settle(tier)
+    assert is_as_made(load(tier, 0)[0])
+    tier.verify()
+    assert tier.verify().clean
+    assert tier.close(60)
+    return {"harmed": harmed, "loaded": found}
+
+
+def _settle(tier: DiskTier) -> None:
+    wait_until(lambda: not tier.stats()["waiting_bytes"])
+
+
 def _write_for_ever(root: Path, tell: int, rng: random.Random, trial: int) -> None:
     tier = DiskTier(root, max_bytes=CAP, layout=LAYOUT, queue_bytes=CAP)
-    os.write(tell, b".")
+    if tell >= 0:
+        os.write(tell, b".")
     number = trial * 100_000
     while True:
         number += 1
@@ -174,9 +250,12 @@ def user(
     }
 
 
-def main(name: str, root: str, *numbers: str) -> None:
-    program: Any = {"killed": killed, "shared": shared, "full": full, "user": user}[name]
-    print(json.dumps(program(Path(root), *map(int, numbers))))
+PROGRAMS: Any = {one.__name__: one for one in (killed, halted, damaged, shared, full, user)}
+
+
+def main(name: str, root: str, *arguments: str) -> None:
+    values = [int(value) if value.isdigit() else value for value in arguments]
+    print(json.dumps(PROGRAMS[name](Path(root), *values)))
 
 
 if __name__ == "__main__":

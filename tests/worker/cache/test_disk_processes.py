@@ -34,6 +34,31 @@ def test_200_killed_writers_leave_a_right_folder(tmp_path):
     assert found["stale"] > 0  # some were killed in the middle of a file
 
 
+def test_10_writers_killed_in_mid_eviction_leave_a_right_folder(tmp_path):
+    """Behind the removal of a block, before anything is noted of it."""
+    assert outcome(program("halted", tmp_path / "cache", "unlink", 10, 3))["halts"] == 10
+
+
+@pytest.mark.parametrize("call", ["pwrite", "ftruncate", "utime", "fsync", "rename"])
+def test_writers_killed_behind_any_other_call_leave_a_right_folder(tmp_path, call):
+    """The ledger charged; a file opened, filled, synced, moved."""
+    assert outcome(program("halted", tmp_path / "cache", call, 4, 4))["halts"] == 4
+
+
+def test_damage_to_any_file_is_a_miss_while_a_tier_works(tmp_path):
+    found = outcome(program("damaged", tmp_path / "cache", 40, 5))
+    assert found["harmed"] > 30
+    assert found["loaded"] > 200
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+def test_200_flips_and_cuts_are_misses(tmp_path):
+    found = outcome(program("damaged", tmp_path / "cache", 210, 6))
+    assert found["harmed"] >= 200
+    assert found["loaded"] > 1000
+
+
 def test_two_processes_share_a_folder_and_its_bound(tmp_path):
     root = tmp_path / "cache"
     commands = [program("shared", root, 120, seed) for seed in (1, 2)]

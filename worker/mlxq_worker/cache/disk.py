@@ -7,35 +7,22 @@ be written is left out, and what cannot be read is a miss: nothing here ever fai
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
 from mlxq_schemas.errors import ConfigError
-from mlxq_worker.cache.disk_admission import Admission
 from mlxq_worker.cache.disk_care import Report, clear, verify
 from mlxq_worker.cache.disk_folder import CacheFolder
 from mlxq_worker.cache.disk_reader import Readers
 from mlxq_worker.cache.disk_store import DiskStore, Refusal
 from mlxq_worker.cache.disk_trust import NotTrusted, open_parent
+from mlxq_worker.cache.disk_writer import TICK, Writer
 from mlxq_worker.cache.host import HostBlock
 
 log = logging.getLogger(__name__)
-
-TICK: Final = 1.0
-"""Seconds: other workers' writes are seen so often."""
-_TENDING: Final = 50
-"""Looking at a large folder may take longer: then this many times as long passes in between."""
-_PERSIST: Final = 10.0
-"""Seconds: uses are stored so often."""
-_HELD: Final = 10.0
-"""Seconds without writing after the lock was held by another for too long."""
-_TRIM: Final = 0.2
-"""Seconds of evicting at a time, where the folder is larger than it may be."""
 
 
 class DiskTier:
@@ -78,24 +65,16 @@ class DiskTier:
         )
         self._index = self._store.index
         self._max_bytes = max_bytes
-        self._queue_bytes = queue_bytes
-        self._retry_after = retry_after
-        self._ram_only_until = 0.0
-        self._broken = False
-        self._closing = False
-        self._deadline = float("inf")
-        self._tend_at = time.monotonic()
-        self._persisted = time.monotonic()
-        self._typical_bytes = 0
-        self._waiting_bytes = 0
-        self._waiting: OrderedDict[bytes, tuple[HostBlock, int]] = OrderedDict()
-        self._uses: dict[bytes, int] = {}
-        self._admission = Admission(admit_at, time.time_ns())
-        self._counts: Counter[str] = Counter()
-        self._changed = threading.Condition()
+        self._writer = Writer(
+            self._folder,
+            self._store,
+            max_bytes=max_bytes,
+            queue_bytes=queue_bytes,
+            admit_at=admit_at,
+            retry_after=retry_after,
+        )
         self._start()
         self._readers = Readers(self._folder, self._index, layout=layout, threads=readers)
-        self._writer = threading.Thread(target=self._write, name="cache-write", daemon=True)
         self._writer.start()
 
     def _start(self) -> None:
@@ -112,7 +91,7 @@ class DiskTier:
                 )
             self._store.start()
         except TimeoutError as error:
-            self._give_up(error)
+            self._writer.give_up(error)
         except NotTrusted as error:
             raise ConfigError(f"cache folder {root}: {error}") from error
         except OSError as error:
@@ -136,25 +115,11 @@ class DiskTier:
 
         ``shared``: it is known to be of use to others, so that one sighting is enough.
         """
-        if self._index.size(key):
-            return False
-        with self._changed:
-            if not self._admission.see(key, time.time_ns(), shared=shared):
-                return False
-            return self._obstacle(key, self._typical_bytes) is None
+        return self._writer.wants(key, shared=shared)
 
     def offer(self, block: HostBlock) -> bool:
         """Let a block be written soon; False if it will not be. Its bytes must not change."""
-        with self._changed:
-            self._typical_bytes = block.nbytes
-            obstacle = self._obstacle(block.key, block.nbytes)
-            if obstacle:
-                self._counts[f"refused_{obstacle}"] += 1
-                return False
-            self._waiting[block.key] = (block, time.time_ns())
-            self._waiting_bytes += block.nbytes
-            self._changed.notify()
-            return True
+        return self._writer.offer(block)
 
     def load(self, keys: Sequence[bytes]) -> Future[list[HostBlock]]:
         """Read the longest run of whole blocks from the front of ``keys``; counts as their use.
@@ -170,29 +135,20 @@ class DiskTier:
         Call it after each look at a chain with ``wants``, and after its offers: these alone would
         let its first block go first.
         """
-        now = time.time_ns()
-        with self._changed:
-            for place, key in enumerate(keys):
-                if key in self._waiting:
-                    self._waiting[key] = (self._waiting[key][0], now - place)
-                elif self._index.use(key, now - place):
-                    self._uses[key] = now - place
+        self._writer.touch(keys)
 
     def stats(self) -> dict[str, int | float]:
         """Counters since the start; ``blocks`` and ``bytes`` of the folder, ``waiting_bytes``,
         ``ram_only`` (0 or 1)."""
-        with self._changed:
-            return {
-                "blocks": self._index.count,
-                "bytes": self._index.bytes,
-                "max_bytes": self._max_bytes,
-                "waiting_bytes": self._waiting_bytes,
-                "ram_only": int(time.monotonic() < self._ram_only_until),
-                **dict.fromkeys(_COUNTERS, 0),
-                **self._counts,
-                **self._store.counts,
-                **self._readers.counts,
-            }
+        return {
+            "blocks": self._index.count,
+            "bytes": self._index.bytes,
+            "max_bytes": self._max_bytes,
+            **dict.fromkeys(_COUNTERS, 0),
+            **self._writer.stats(),
+            **self._store.counts,
+            **self._readers.counts,
+        }
 
     def distrust(self, key: bytes, reason: str) -> None:
         """A block was read whole, but the model cannot take it up: it counts as damaged."""
@@ -212,129 +168,11 @@ class DiskTier:
     def close(self, timeout: float = 5.0) -> bool:
         """Write what waits, for at most ``timeout`` seconds; True if all of it was written."""
         end = time.monotonic() + timeout
-        with self._changed:
-            self._closing = True
-            self._deadline = min(self._deadline, end)
-            self._changed.notify()
+        self._writer.close(end)
         self._readers.close()
-        self._writer.join(timeout + TICK)  # a write that has begun may end
+        written = self._writer.join(timeout + TICK)  # a write that has begun may end
         self._readers.join(max(0.0, end - time.monotonic()) + TICK)
-        with self._changed:
-            return not self._waiting and not self._writer.is_alive()
-
-    def _obstacle(self, key: bytes, nbytes: int) -> Refusal | None:
-        """Why a block cannot be taken now, as far as can be said without the disk."""
-        if self._closing or time.monotonic() < self._ram_only_until:
-            return Refusal.RAM_ONLY
-        if key in self._waiting or self._index.size(key):
-            return Refusal.PRESENT
-        if time.monotonic() < self._store.spent_until:
-            return Refusal.BUDGET
-        if nbytes > self._max_bytes:
-            return Refusal.TOO_LARGE
-        if self._waiting_bytes + nbytes > self._queue_bytes:
-            return Refusal.QUEUE
-        if self._store.room.is_full(self._waiting_bytes + nbytes, self._admission.before(key)):
-            return Refusal.COLDER
-        return None
-
-    def _write(self) -> None:
-        """The writer's thread."""
-        while True:
-            block, used = self._next() or (None, 0)
-            if block is not None:
-                self._put(block, used)
-                self._done(block.key, used)
-            if time.monotonic() > self._tend_at:
-                self._tend()
-            with self._changed:
-                if self._closing and (not self._waiting or time.monotonic() > self._deadline):
-                    break
-        self._persist()
-
-    def _next(self) -> tuple[HostBlock, int] | None:
-        """The block that waits longest; it stays in the queue while it is written."""
-        with self._changed:
-            if not self._waiting and not self._closing:
-                self._changed.wait(TICK)
-            if not self._waiting or time.monotonic() > self._deadline:
-                return None
-            return next(iter(self._waiting.values()))
-
-    def _done(self, key: bytes, used: int) -> None:
-        with self._changed:
-            if key not in self._waiting:
-                return
-            block, latest = self._waiting.pop(key)
-            self._waiting_bytes -= block.nbytes
-            if latest > used and self._index.use(key, latest):
-                self._uses[key] = latest
-
-    def _put(self, block: HostBlock, used: int) -> None:
-        with self._changed:
-            before = self._admission.before(block.key)
-        try:
-            refusal = self._store.put(block, used, before)
-        except OSError as error:
-            self._give_up(error)
-            return
-        except Exception:
-            log.exception("cache block %s cannot be written", block.key.hex())
-            self._counts["write_errors"] += 1
-            return
-        if refusal:
-            self._counts[f"refused_{refusal}"] += 1
-            return
-        with self._changed:
-            self._admission.written(block.key)
-        if self._broken:
-            self._broken = False
-            log.info("cache folder %s takes writes again", self._folder.root)
-
-    def _give_up(self, error: OSError) -> None:
-        """Keep to memory for a while. One warning, until the disk has taken something again."""
-        pause = self._retry_after
-        if isinstance(error, TimeoutError):
-            pause = min(pause, _HELD)
-        if not self._broken:
-            log.warning(
-                "cache folder %s: %s: going on without writing there, next try in %g s",
-                self._folder.root,
-                error.strerror or error,
-                pause,
-            )
-        with self._changed:
-            self._broken = True
-            self._counts["write_errors"] += 1
-            self._ram_only_until = time.monotonic() + pause
-            self._counts[f"refused_{Refusal.RAM_ONLY}"] += len(self._waiting)
-            self._waiting.clear()
-            self._waiting_bytes = 0
-
-    def _tend(self) -> None:
-        began = time.monotonic()
-        try:
-            self._store.sync()
-            self._index.refresh()
-            self._tend_at = began + max(TICK, _TENDING * (time.monotonic() - began))
-            if began > self._ram_only_until:
-                self._store.room.look_after(_TRIM)
-        except OSError as error:
-            self._tend_at = began + TICK
-            self._give_up(error)
-        if began - self._persisted > _PERSIST:
-            self._persist()
-
-    def _persist(self) -> None:
-        """Store what was done and used since the last time."""
-        self._persisted = time.monotonic()
-        with self._changed:
-            uses, self._uses = self._uses, {}
-        try:
-            self._store.sync()
-            self._store.persist_uses(uses)
-        except OSError as error:
-            self._give_up(error)
+        return written
 
 
 _COUNTERS: Final = (

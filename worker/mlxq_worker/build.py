@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlxq_worker.backend import Backend
 from mlxq_worker.cache.caches import LAYOUT
 from mlxq_worker.cache.disk import DiskTier
+from mlxq_worker.cache.packing import Packing
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.engine.generator import BatchGenerator
 from mlxq_worker.models.device import loading
@@ -42,7 +43,9 @@ def _build(config: WorkerConfig, write_at: int) -> Backend:
         min_side=config.min_image_side,
     )
     quantisation = _quantisation(config)
-    identity = loaded.identity + (f"-{quantisation.label}" if quantisation else "")
+    packing = Packing(config.cache_dir_bits) if config.cache_dir and config.cache_dir_bits else None
+    lossy = (how.label for how in (quantisation, packing) if how is not None)
+    identity = "-".join([loaded.identity, *lossy])
     generator = BatchGenerator(
         loaded.model,
         loaded.processor,
@@ -55,6 +58,7 @@ def _build(config: WorkerConfig, write_at: int) -> Backend:
         identity=loaded.content,
         disk=_disk(config, write_at),
         ssd_only=config.cache_ssd_only,
+        packing=packing,
         eos=loaded.eos,
         context=loaded.context,
     )

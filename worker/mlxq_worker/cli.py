@@ -120,6 +120,9 @@ def run(
     cache_dir_bytes: Annotated[
         int, _option("--cache-dir-bytes", "Most bytes in that folder.")
     ] = _DEFAULT.cache_dir_bytes,
+    cache_dir_bits: Annotated[
+        int | None, _option("--cache-dir-bits", "Keys and values in that folder in 8 bits.")
+    ] = None,
     cache_write_budget: Annotated[
         int, _option("--cache-write-budget", "Most bytes written there in a day; 0: no limit.")
     ] = _DEFAULT.cache_write_budget,

@@ -62,7 +62,8 @@ class WorkerConfig(BaseModel):
     ``cache_dir``: keep them on disk too, ``cache_dir_bytes`` at most,
     and no more than ``cache_write_budget`` bytes written a day (0: no limit);
     ``cache_ssd_only``: there alone, but for what jobs wait for; ``cache_shared``: believe what
-    other users have written there.
+    other users have written there. ``cache_dir_bits``: keys and values there in so few bits
+    (None: as they are).
     ``max_attempts`` and ``retry_delay``: tries of a job that meets errors that may pass, and
     seconds before the second one (then doubled). ``look_ahead``: jobs prepared while all rows are
     busy (None: half of ``max_rows``, at least 1). ``lease``: a job of a worker that is silent for
@@ -92,6 +93,7 @@ class WorkerConfig(BaseModel):
     cache_write_budget: int = Field(default=0, ge=0)
     cache_ssd_only: bool = False
     cache_shared: bool = False
+    cache_dir_bits: Literal[8] | None = None
     look_ahead: int | None = Field(default=None, ge=0)
     max_attempts: int = Field(default=3, ge=1)
     retry_delay: float = Field(default=1.0, ge=0.0, le=600.0)

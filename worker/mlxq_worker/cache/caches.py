@@ -10,6 +10,7 @@ from mlxq_worker.cache.chain import root
 from mlxq_worker.cache.features import FeatureCache
 from mlxq_worker.cache.layout import Layout
 from mlxq_worker.cache.loads import Load, Loads
+from mlxq_worker.cache.packing import Packing
 from mlxq_worker.cache.prefix import PrefixCache
 from mlxq_worker.cache.proof import Proof
 from mlxq_worker.cache.store import COUNTERS, BlockStore
@@ -37,6 +38,7 @@ class Caches:
     ``identity`` names weights and processor settings: what is on disk is shared by all workers of
     one identity. ``prefix_bytes`` and ``feature_bytes`` are the most bytes in memory; 0: off, on
     disk too. ``ssd_only``: memory holds only what comes from the disk for rows that wait for it.
+    ``packing``: keys and values are not exact on disk; prefixes have names of their own then.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Caches:
         identity: str = "",
         disk: DiskTier | None = None,
         ssd_only: bool = False,
+        packing: Packing | None = None,
     ) -> None:
         layout = Layout(adapter.make_cache)
         # Other libraries or another way to cut blocks give other values under other names.
@@ -55,14 +58,15 @@ class Caches:
         media = adapter.media_tokens
         self.proof = Proof()
         prefixes, features = (
-            BlockStore(most, disk, self.proof, ssd_only=ssd_only)
-            for most in (prefix_bytes, feature_bytes)
+            BlockStore(most, disk, self.proof, ssd_only=ssd_only, packing=how)
+            for most, how in ((prefix_bytes, packing), (feature_bytes, None))
         )
-        self.prefixes = PrefixCache(layout, prefixes, start, media)
+        beginning = root(start.hex(), packing.label) if packing else start
+        self.prefixes = PrefixCache(layout, prefixes, beginning, media)
         self.features = FeatureCache(features, start, media)
         self._disk = disk
-        template = Template(adapter, layout)
-        self._prefix_loads = Loads(prefixes, template.prefix)
+        template = Template(adapter, layout, packing)
+        self._prefix_loads = Loads(prefixes, template.prefix, template.prefix_bytes)
         self._feature_loads = Loads(features, template.features)
 
     @property

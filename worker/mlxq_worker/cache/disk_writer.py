@@ -1,4 +1,4 @@
-"""What waits to be written to the cache folder, and the thread that writes it and looks after it."""
+"""What waits to be written to the cache folder, and the thread that does it."""
 
 from __future__ import annotations
 

@@ -28,10 +28,17 @@ class Load:
 class Loads:
     """All loads of one store. Engine thread only; the reading is done by the SSD tier's threads."""
 
-    def __init__(self, store: BlockStore, fit: Callable[[HostBlock], Block]) -> None:
-        """``fit`` makes a block of what was read; raises :class:`Misfit`."""
+    def __init__(
+        self,
+        store: BlockStore,
+        fit: Callable[[HostBlock], Block],
+        size: Callable[[int], int] = int,
+    ) -> None:
+        """``fit`` makes a block of what was read; raises :class:`Misfit`. ``size``: the most bytes
+        that a block takes in memory, from those on disk."""
         self._store = store
         self._fit = fit
+        self._size = size
         self._by_key: dict[bytes, Load] = {}
 
     def __bool__(self) -> bool:
@@ -50,7 +57,7 @@ class Loads:
         for n, key in enumerate(keys):
             if key in self._store or key in self._by_key:
                 continue
-            size = disk.size(key) if disk is not None else 0
+            size = self._size(disk.size(key)) if disk is not None else 0
             if not 0 < size <= left:
                 return n
             left -= size
@@ -63,7 +70,7 @@ class Loads:
         disk = self._store.disk
         missing = [key for key in keys if key not in self._store and key not in self._by_key]
         if disk is not None and missing:
-            size = sum(map(disk.size, missing))
+            size = sum(self._size(disk.size(key)) for key in missing)
             self._store.reserve(size, keys)
             load = Load(tuple(missing), size, disk.load(missing))
             self._by_key |= dict.fromkeys(missing, load)

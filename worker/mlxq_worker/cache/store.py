@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxq_worker.cache.block import Block
+from mlxq_worker.cache.packing import Packing
 from mlxq_worker.cache.proof import Proof
 from mlxq_worker.cache.recency import Recency
 
@@ -39,10 +40,12 @@ class BlockStore:
         proof: Proof | None = None,
         *,
         ssd_only: bool = False,
+        packing: Packing | None = None,
     ) -> None:
         self.max_bytes = max_bytes
         self.ssd_only = ssd_only
         self.disk = disk if max_bytes else None
+        self._packing = packing
         self._proof = proof or Proof()
         self._unproved: OrderedDict[bytes, int] = OrderedDict()
         self._offers: list[tuple[int, Sequence[Block], Sequence[bytes]]] = []
@@ -179,7 +182,8 @@ class BlockStore:
             return
         for block in blocks:
             if self.disk.wants(block.key):
-                self.disk.offer(block.to_host())
+                packed = self._packing.pack(block) if self._packing else block
+                self.disk.offer(packed.to_host())
         # In the order of the chain: without its first block it is of no use.
         self.disk.touch(list(dict.fromkeys([*before, *(block.key for block in blocks)])))
 

@@ -17,6 +17,7 @@ from mlxq_worker.cache.block import Block
 from mlxq_worker.cache.chain import BLOCK
 from mlxq_worker.cache.host import KEY_BYTES, HostBlock
 from mlxq_worker.cache.layout import Layout
+from mlxq_worker.cache.packing import Packing
 from mlxq_worker.models.adapter import Adapter
 from mlxq_worker.models.prepared import Prepared
 
@@ -35,9 +36,10 @@ class Template:
     """Made when the first block comes from elsewhere, by feeding the model lazily: nothing is
     computed. Where that fails, only what is asked of every model is checked."""
 
-    def __init__(self, adapter: Adapter, layout: Layout) -> None:
+    def __init__(self, adapter: Adapter, layout: Layout, packing: Packing | None = None) -> None:
         self._adapter = adapter
         self._layout = layout
+        self._packing = packing
         self._made = False
         self._block: Block | None = None
         self._moment: Block | None = None
@@ -46,7 +48,7 @@ class Template:
     def prefix(self, host: HostBlock) -> Block:
         """A block of a prefix, or of what the moving layers held; raises :class:`Misfit`."""
         self._make()
-        block = _from_host(host)
+        block = self._unpacked(_from_host(host))
         if self._block is None or _like(block, self._block):
             return block
         if self._moment is None:
@@ -62,6 +64,19 @@ class Template:
         except Exception as error:
             raise Misfit(f"states that cannot be taken up: {error}") from error
         raise Misfit("other states than this model's")
+
+    def prefix_bytes(self, on_disk: int) -> int:
+        """The most bytes that a block of so many on disk takes in memory; 0 if there is none."""
+        if self._packing is None or not on_disk:
+            return on_disk
+        self._make()
+        return max(on_disk, self._block.nbytes if self._block else 4 * on_disk)
+
+    def _unpacked(self, block: Block) -> Block:
+        try:
+            return self._packing.unpack(block) if self._packing else block
+        except Exception as error:
+            raise Misfit(f"packed keys and values that cannot be unpacked: {error}") from error
 
     def _windows(self, own: Any) -> list[list[int]]:
         """Numbers of the arrays of each layer that keeps a window: as long as it is full."""

@@ -102,6 +102,12 @@ def warm(
             "--dir-bytes", envvar="MLXQ_CACHE_DIR_BYTES", help="Most bytes in the folder."
         ),
     ] = _DEFAULT.cache_dir_bytes,
+    dir_bits: Annotated[
+        int | None,
+        typer.Option(
+            "--cache-dir-bits", envvar="MLXQ_CACHE_DIR_BITS", help="As the workers' option."
+        ),
+    ] = None,
     shared: Annotated[
         bool,
         typer.Option("--cache-shared", envvar="MLXQ_CACHE_SHARED", help="As the workers' option."),
@@ -117,6 +123,7 @@ def warm(
     fields: dict[str, Any] = {"model": model, "dtype": dtype, "cache_dir": folder}
     fields |= {"media_roots": tuple(media_root or ()), "cache_dir_bytes": dir_bytes}
     fields |= {"trust_remote_code": trust_remote_code, "cache_shared": shared}
+    fields |= {"cache_dir_bits": dir_bits}
     try:
         config = WorkerConfig(**fields, max_rows=1, name="warm")
     except ValidationError as error:

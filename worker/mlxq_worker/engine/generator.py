@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlxq_worker.cache.caches import Caches
+from mlxq_worker.cache.packing import Packing
 from mlxq_worker.engine.cohorts import Cohorts, most_tokens
 from mlxq_worker.engine.incoming import check_known_ids, prepare
 from mlxq_worker.engine.prefill import PAGE, Prefill, PrefillPlan
@@ -61,7 +62,8 @@ class BatchGenerator:
     values gives up exactness. ``prefix_cache_bytes`` and ``feature_cache_bytes``: most
     bytes of remembered prefixes and pictures (0: off, on disk too); ``disk`` keeps them over
     restarts, under ``identity``, which must name weights and processor settings. ``ssd_only``: in
-    memory there is only what rows wait for.
+    memory there is only what rows wait for. ``packing`` of keys and values on disk gives up
+    exactness.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class BatchGenerator:
         identity: str = "",
         disk: DiskTier | None = None,
         ssd_only: bool = False,
+        packing: Packing | None = None,
     ) -> None:
         if max_rows < 1 or prefill_step < 1 or mixed_step < 1:
             raise ValueError("max_rows, prefill_step and mixed_step must be at least 1")
@@ -105,6 +108,7 @@ class BatchGenerator:
             identity=identity,
             disk=disk,
             ssd_only=ssd_only,
+            packing=packing,
         )
         self._recall = Recall(caches, self._adapter.media_tokens)
         self._prefill = Prefill(self._adapter, self._recall)

@@ -9,6 +9,7 @@ from PIL.Image import Image
 
 import tiny_models
 from mlxq_schemas import Sampling
+from mlxq_worker.cache.chain import BLOCK
 from mlxq_worker.engine import BatchGenerator, Request
 from mlxq_worker.models.prepared import Prepared
 from pictures import draw
@@ -85,3 +86,17 @@ def prepare(subject, words: str, images: dict[str, Image]) -> Prepared:
 def text(seed: int, words: int = 60) -> str:
     rng = random.Random(seed)
     return " ".join(rng.choice(WORDS) for _ in range(words))
+
+
+def ids(seed: int, blocks: int) -> Prepared:
+    """A text whose first ``blocks`` blocks are its own, and a few tokens more."""
+    rng = random.Random(seed)
+    return Prepared([rng.randrange(300, 900) for _ in range(BLOCK * blocks + 5)])
+
+
+def block_bytes(subject) -> int:
+    """Bytes in memory of one block of a text."""
+    session = Session(subject)
+    session.ask(ids(0, 4), tokens=1)
+    stats = session.generator.stats()
+    return stats["prefix_bytes"] // stats["prefix_blocks"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from mlxq_schemas import Sampling
 from mlxq_worker.engine import cohorts, generator
 from mlxq_worker.engine.request import Request
+from mlxq_worker.engine.waiting import WaitingLine
 from pictures import draw
 
 
@@ -164,3 +166,17 @@ def test_logprobs_are_those_of_the_model(bundled_bench, seed):
         assert response.logprobs.logprob == pytest.approx(expected[response.token], abs=1e-4)
         top = sorted(range(len(expected)), key=lambda i: -expected[i])[:3]
         assert list(response.logprobs.top) == top
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 64, 200])
+def test_who_is_next_is_known_without_a_look_at_all(count):
+    """The first of a hundred rows are those that are then taken, in order."""
+    rng = random.Random(count)
+    line = WaitingLine()
+    for uid in range(100):
+        request = Request(str(uid), prompt_ids=[1], priority=rng.randrange(3))
+        line.add(SimpleNamespace(uid=uid, came=rng.randrange(500), request=request))
+    for _ in range(30):
+        line.pop()
+    said = line.next_up(count)
+    assert said == [line.pop() for _ in range(min(count, 70))]

@@ -58,7 +58,7 @@ def test_a_joined_prompt_says_what_it_says_alone(showing):
             said[int(response.request_id)].append(response.token)
     assert said == showing.alone(rows)
     stats = generator.stats()
-    assert stats["images"] == 5
+    assert (stats["images"], stats["images_recalled"]) == (4, 1)  # one prompt comes twice
     assert stats["vision_calls"] < len(rows)
     assert stats["vision_seconds"] > 0
 
@@ -88,7 +88,7 @@ def test_a_picture_that_breaks_the_call_fails_alone(load):
 def test_encoding_adds_no_more_than_a_slice_holds(load):
     """Pictures are encoded as far as the prompts go that begin in this step."""
     subject = load("qwen2_vl")
-    rows = [subject.prepare(WORDS, [WIDE]) for _ in range(6)]
+    rows = [subject.prepare(WORDS, [WIDE.rotate(n)]) for n in range(6)]
     each = len(rows[0].ids)
     generator = BatchGenerator(
         subject.loaded.model, subject.loaded.processor, prefill_step=2 * each, eos=frozenset()

@@ -77,13 +77,15 @@ class Caches:
     def make_room(self, nbytes: int) -> None:
         """Give up as many bytes of memory, the oldest first; prefixes before pictures, and what
         rows wait for last."""
-        nbytes = max(0, nbytes)
-        for store in self._stores:
-            before = store.nbytes
-            store.give_up(nbytes)
-            nbytes -= before - store.nbytes
-        if nbytes > 0:
+        most = self.nbytes - max(0, nbytes)
+        self._shrink(most)
+        if self.loading and self.nbytes > most:
             self.drop_loads()
+            self._shrink(most)
+
+    def _shrink(self, nbytes: int) -> None:
+        for store in self._stores:
+            store.give_up(self.nbytes - nbytes)
 
     @property
     def loading(self) -> bool:
@@ -95,20 +97,35 @@ class Caches:
         """True if something may come from the SSD."""
         return self._disk is not None
 
+    def renew(self, keys: Sequence[bytes], pictures: Sequence[bytes]) -> None:
+        """A row asks for a prefix and for pictures: what is in memory is to stay until it begins,
+        if it can."""
+        self.prefixes.store.renew(keys)
+        self.features.store.renew(pictures)
+
     def load(
-        self, keys: Sequence[bytes], pictures: Sequence[bytes], *, ahead: bool = False
+        self,
+        keys: Sequence[bytes],
+        pictures: Sequence[bytes],
+        *,
+        least: int = 0,
+        ahead: bool = False,
     ) -> list[Load]:
         """Begin to bring what the SSD holds of a row's prefix and of its pictures; what to wait
-        for. ``ahead``: the row's turn has not come; half of the memory is left to the others."""
+        for. ``least``: a prefix of fewer blocks is of no use. ``ahead``: the row's turn has not
+        come; half of the memory is left to the others."""
         if self._disk is None:
             return []
-        return [*self._load_prefix(keys, ahead), *self._load_pictures(pictures, ahead)]
+        return [*self._load_prefix(keys, least, ahead), *self._load_pictures(pictures, ahead)]
 
-    def _load_prefix(self, keys: Sequence[bytes], ahead: bool) -> list[Load]:
+    def _load_prefix(self, keys: Sequence[bytes], least: int, ahead: bool) -> list[Load]:
         store, loads = self.prefixes.store, self._prefix_loads
+        whole = self.prefixes.layout.moving
         for names in self.prefixes.ways(keys, store.known):
             fitting = loads.fitting(names, ahead=ahead)
-            if fitting == len(names) or not self.prefixes.layout.moving:
+            if fitting - whole < least:
+                break
+            if fitting == len(names) or not whole:
                 return loads.begin(names[:fitting])
         return []
 

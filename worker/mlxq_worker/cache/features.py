@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxq_worker.cache.block import Block
 from mlxq_worker.cache.chain import owners
-from mlxq_worker.cache.store import BlockStore, evaluate
+from mlxq_worker.cache.store import BlockStore, evaluate, fit
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.vision import Vision
 
@@ -60,9 +60,10 @@ class FeatureCache:
         whose = whose[whose >= 0]
         blocks: list[Block] = []
         for n, key in enumerate(keys):
-            if key not in self.store:
+            if not self.store.kept(key):
                 rows = mx.array(np.flatnonzero(whose == n))
                 arrays = [layer[rows] for layer in (vision.features, *vision.deepstack)]
                 blocks.append(Block(key, tuple(arrays)))
+        blocks = [*fit(blocks, self.store.room(keys))]
         evaluate(blocks)
-        self.store.put(blocks)
+        self.store.put(blocks, before=keys)

@@ -16,10 +16,11 @@ from mlxq_worker.cache.template import Misfit
 class Load:
     """A run of blocks that one read brings; ``nbytes`` are reserved for them until no row waits.
 
-    ``here``: what was read is in memory.
+    ``chain``: the whole run, with what was in memory before. ``here``: what was read is in memory.
     """
 
     keys: tuple[bytes, ...]
+    chain: Sequence[bytes]
     nbytes: int
     future: Future[list[HostBlock]]
     here: bool = False
@@ -72,7 +73,7 @@ class Loads:
         if disk is not None and missing:
             size = sum(self._size(disk.size(key)) for key in missing)
             self._store.reserve(size, keys)
-            load = Load(tuple(missing), size, disk.load(missing))
+            load = Load(tuple(missing), keys, size, disk.load(missing))
             self._by_key |= dict.fromkeys(missing, load)
             loads.append(load)
         return loads
@@ -111,4 +112,4 @@ class Loads:
         load.here = True
         for key in load.keys:
             del self._by_key[key]
-        self._store.unstage(load.keys, load.nbytes, keep=keep)
+        self._store.unstage(load.keys, load.nbytes, load.chain, keep=keep)

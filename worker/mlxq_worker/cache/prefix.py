@@ -9,7 +9,7 @@ from typing import Any
 from mlxq_worker.cache.block import Block
 from mlxq_worker.cache.chain import BLOCK, chain, moment_key, owners
 from mlxq_worker.cache.layout import Layout
-from mlxq_worker.cache.store import BlockStore, evaluate
+from mlxq_worker.cache.store import BlockStore, evaluate, fit
 from mlxq_worker.models.prepared import Prepared
 
 
@@ -71,32 +71,28 @@ class PrefixCache:
             if known(moment):
                 yield [*keys[:end], moment]
 
-    def keep(self, keys: Sequence[bytes], cache: list[Any], kept: int, until: int) -> bool:
+    def keep(self, keys: Sequence[bytes], cache: list[Any], kept: int, until: int) -> int | None:
         """Store the blocks ``kept`` to ``until`` of a row's own cache, as far as there is room.
 
-        False if there was too little: what follows would be of no use without them.
+        Returns how many of the row's blocks are stored now; None if there was too little room, or
+        if those before have left: what follows would be of no use without them.
         """
-        room = self.store.room(keys[:until])
-        new = [n for n in range(kept, until) if not self.store.kept(keys[n])]
+        store, moving = self.store, self.layout.moving
+        if moving and self.layout.standing(cache) != until * BLOCK:
+            return kept  # of no use without what the moving layers hold behind them
+        if not (store.ssd_only or all(key in store for key in keys[:kept])):
+            return None
+        room = store.room(keys[:until])
+        new = [n for n in range(kept, until) if not store.kept(keys[n])]
         blocks = [self.layout.cut(keys[n], cache, (n + 1) * BLOCK) for n in new]
-        if self.store.ssd_only and blocks:
+        if store.ssd_only and blocks:
             room -= kept * blocks[0].nbytes  # all of it must come back into that room
-        if self.layout.moving and self.layout.standing(cache) == until * BLOCK:
+        if moving and not store.kept(moment_key(keys[until - 1])):
             blocks.append(self.layout.moment(moment_key(keys[until - 1]), cache))
         fitting = fit(blocks, room)
-        all_of_it = len(fitting) == len(blocks)
-        if self.layout.moving and not all_of_it:
-            return False  # blocks without what the moving layers held behind them
+        whole = len(fitting) == len(blocks)
+        if moving and not whole:
+            return None
         evaluate(fitting)
-        self.store.put(fitting, before=keys[:until])
-        return all_of_it
-
-
-def fit(blocks: Sequence[Block], room: int) -> Sequence[Block]:
-    """As many blocks from the front as take no more than ``room`` bytes."""
-    total = 0
-    for n, block in enumerate(blocks):
-        total += block.nbytes
-        if total > room:
-            return blocks[:n]
-    return blocks
+        store.put(fitting, before=keys[:until])
+        return until if whole else None

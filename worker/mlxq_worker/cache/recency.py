@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Sequence
 from typing import Final
 
 _PROVEN_SHARE: Final = 0.75
@@ -15,7 +15,7 @@ class Recency:
 
     The first leaves first, so that a long prompt which nobody repeats does not drive out what many
     share. The second keeps to its share of ``max_bytes``: what was used longest ago goes back to
-    the first.
+    the first. What is held stays.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -23,6 +23,7 @@ class Recency:
         self._fresh: OrderedDict[bytes, int] = OrderedDict()
         self._proven: OrderedDict[bytes, int] = OrderedDict()
         self._proven_bytes = 0
+        self._held: Counter[bytes] = Counter()
         self.nbytes = 0
 
     def __contains__(self, key: bytes) -> bool:
@@ -64,11 +65,23 @@ class Recency:
             self._proven_bytes -= size
         self.nbytes -= size
 
-    def first(self) -> bytes:
-        """The name that leaves next."""
-        return next(iter(self._fresh or self._proven))
+    def first(self) -> bytes | None:
+        """The name that leaves next; None: all are held."""
+        names = (key for segment in (self._fresh, self._proven) for key in segment)
+        return next((key for key in names if key not in self._held), None)
 
-    def spare(self, chain: Iterable[bytes]) -> int:
-        """Bytes that can go without a loss to ``chain``, or to what has been of use."""
-        own = sum(self._fresh.get(key, 0) for key in chain)
-        return self.nbytes - self._proven_bytes - own
+    def hold(self, run: Sequence[bytes]) -> None:
+        """A run of names, here or to come, is to stay until :meth:`release`. Counts."""
+        self._held.update(run)
+
+    def release(self, run: Sequence[bytes]) -> None:
+        """End one hold."""
+        self._held.subtract(run)
+        for key in run:
+            if self._held[key] <= 0:
+                del self._held[key]
+
+    def spare(self, chain: Collection[bytes]) -> int:
+        """Bytes that can go without a loss to ``chain``, to what has been of use, or is held."""
+        kept = sum(self._fresh.get(key, 0) for key in {*chain, *self._held})
+        return self.nbytes - self._proven_bytes - kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -90,10 +91,17 @@ class BlockStore:
             blocks.append(block)
         return blocks
 
+    def renew(self, keys: Sequence[bytes]) -> None:
+        """A row asks for a run of blocks: what is here of it is to leave later."""
+        self._recency.touch(keys)
+
     def use(self, blocks: Sequence[Block]) -> None:
         """Note that a run of blocks is taken up now."""
         self.counts["hits"] += len(blocks)
-        self._recency.use([block.key for block in blocks])
+        names = [block.key for block in blocks]
+        # What is staged will be stored as new; nothing behind it may outrank it.
+        self._recency.use(list(takewhile(lambda key: key not in self._staged, names)))
+        self._recency.touch(names)
         self._offer(blocks, max((self._unproved.get(block.key, 0) for block in blocks), default=0))
 
     def put(self, blocks: Sequence[Block], before: Sequence[bytes] = ()) -> None:
@@ -115,8 +123,9 @@ class BlockStore:
         return self._reserved
 
     def reserve(self, nbytes: int, chain: Sequence[bytes]) -> None:
-        """Make room for blocks of a chain that come from the SSD."""
+        """Make room for blocks of a chain that come from the SSD, which is held until then."""
         self._recency.touch(chain)
+        self._recency.hold(chain)
         self._reserved += nbytes
         self._shrink()
 
@@ -127,26 +136,33 @@ class BlockStore:
         self._staged |= {block.key: block for block in blocks}
         self.changes += 1
 
-    def unstage(self, keys: Sequence[bytes], reserved: int, *, keep: bool) -> None:
-        """No row waits any more for what room was reserved for."""
+    def unstage(
+        self, keys: Sequence[bytes], reserved: int, chain: Sequence[bytes], *, keep: bool
+    ) -> None:
+        """No row waits any more for what room was reserved for. ``keep``: it stays in memory as far
+        as the ``chain`` that it belongs to is there."""
         self._reserved -= reserved
-        found = [self._staged.pop(key) for key in keys if key in self._staged]
-        if keep and found:
-            self._keep(found)
+        found = {key: self._staged.pop(key) for key in keys if key in self._staged}
+        self._recency.release(chain)
+        if not keep:
+            return
+        whole = list(takewhile(lambda key: key in self or key in found, chain))
+        if kept := [found[key] for key in whole if key in found]:
+            self._keep(kept, whole)
 
     def _keep(self, blocks: Sequence[Block], before: Sequence[bytes] = ()) -> None:
         if self.ssd_only:
             return
-        for block in blocks:
-            if block.key not in self._blocks and block.nbytes <= self.max_bytes:
-                self._blocks[block.key] = block
-                self._recency.add(block.key, block.nbytes)
-                self._unproved[block.key] = self._proof.coming
-                self.counts["stored"] += 1
-                self.counts["stored_bytes"] += block.nbytes
+        new = [b for b in blocks if b.key not in self._blocks and b.nbytes <= self.max_bytes]
+        for block in new:
+            self._blocks[block.key] = block
+            self._recency.add(block.key, block.nbytes)
+            self._unproved[block.key] = self._proof.coming
+            self.counts["stored"] += 1
+            self.counts["stored_bytes"] += block.nbytes
         self._recency.touch([*before, *(block.key for block in blocks)])
         self._shrink()
-        self.changes += 1
+        self.changes += bool(new)
 
     @property
     def unproved(self) -> bool:
@@ -204,8 +220,8 @@ class BlockStore:
         self._shrink_to(self.max_bytes - self._reserved)
 
     def _shrink_to(self, nbytes: int) -> None:
-        while self._blocks and self._recency.nbytes > nbytes:
-            self._evict(self._recency.first())
+        while self._recency.nbytes > nbytes and (key := self._recency.first()) is not None:
+            self._evict(key)
 
     def _evict(self, key: bytes) -> None:
         block = self._blocks.pop(key)
@@ -218,3 +234,13 @@ class BlockStore:
 def evaluate(blocks: Sequence[Block]) -> None:
     """Have the blocks' arrays computed, so that no graph and no larger array lives on in them."""
     mx.async_eval([block.arrays for block in blocks])
+
+
+def fit(blocks: Sequence[Block], room: int) -> Sequence[Block]:
+    """As many blocks from the front as take no more than ``room`` bytes."""
+    total = 0
+    for n, block in enumerate(blocks):
+        total += block.nbytes
+        if total > room:
+            return blocks[:n]
+    return blocks

@@ -110,7 +110,7 @@ class BatchGenerator:
             ssd_only=ssd_only,
             packing=packing,
         )
-        self._recall = Recall(caches, self._adapter.media_tokens)
+        self._recall = Recall(caches, self._adapter)
         self._prefill = Prefill(self._adapter, self._recall)
         if quantisation is not None:
             check(self._adapter, quantisation)
@@ -143,6 +143,7 @@ class BatchGenerator:
         """
         if not self.has_work():
             self._aborts.clear()
+            self._recall.tend(())
             return []
         self._counts["steps"] += 1
         fault: tuple[Fault, str, list[Row]] | None = None
@@ -400,9 +401,11 @@ class BatchGenerator:
 
     def _look_ahead(self) -> None:
         """What the SSD holds for the next rows comes while others decode."""
-        for row in self._waiting.next_up(self._max_rows):
-            self._recall.prefetch(row)
-        self._recall.tend([*self._waiting, *self._prefilling])
+        if self._recall.on_disk:
+            coming = self._waiting.next_up(self._max_rows)
+            for row in coming:
+                self._recall.prefetch(row)
+            self._recall.tend([*coming, *self._prefilling])
 
     def _prefill_slice(self) -> None:
         """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""
@@ -412,7 +415,7 @@ class BatchGenerator:
         if self._prefilling and not rows and not len(self._decoding):
             self._recall.wait(self._prefilling[0], PATIENCE)
         plan = PrefillPlan(rows, budget)
-        self._prefill.encode(plan.beginning())
+        self._prefill.encode(plan.beginning(), rows)
         for row, share in plan:
             if any(other is row for other in self._prefilling):  # not sent back meanwhile
                 plan.spent(self._feed(row, share))

@@ -57,6 +57,11 @@ class PrefillPlan:
         self._left -= max(tokens, 1)
 
 
+def _pictures(row: Row) -> tuple[bytes, ...]:
+    """What tells the pictures of a row from those of others."""
+    return tuple(row.known.pictures if row.known else ()) or (row.uid.to_bytes(8),)
+
+
 def _turn(row: Row) -> tuple[bool, int]:
     aged = row.starved >= AGED
     return (not aged, row.uid if aged else row.left)
@@ -76,17 +81,20 @@ class Prefill:
         self.vision_calls = 0
         self.vision_seconds = 0.0
 
-    def encode(self, rows: Sequence[Row]) -> None:
+    def encode(self, rows: Sequence[Row], ready: Sequence[Row]) -> None:
         """Encode the pictures of rows that begin together, in as few calls as the family allows;
-        those that several rows show, once.
+        those that several rows show, once for all that are ``ready`` to begin.
 
         A call that fails says nothing of whose picture it was: its rows stay without, and each
         is encoded alone when it begins, where its error is its own.
         """
         showing: dict[tuple[bytes, ...], list[Row]] = {}
         for row in rows:
-            pictures = row.known.pictures if row.known else ()
-            showing.setdefault(tuple(pictures) or (row.uid.to_bytes(8),), []).append(row)
+            showing.setdefault(_pictures(row), []).append(row)
+        begun = {row.uid for row in rows}
+        for row in ready if rows else ():
+            if row.filling is None and row.vision is None and row.uid not in begun:
+                showing.get(_pictures(row), []).append(row)
         try:
             self._encode([row for row, *_ in showing.values()])
         except Exception as error:  # a model's own: met again by whoever's it is
@@ -130,29 +138,23 @@ class Prefill:
         # Not waited for: the decode step of the others is queued behind it at once.
         mx.async_eval([layer.state for layer in filling.cache])
         row.fed = end
-        self._recall.keep(row)
+        self._recall.keep(row, start)
         return end - start
 
     def _begin(self, row: Row) -> Filling:
         if row.prepared is None or row.prompt[-1] in self._adapter.media_tokens:
             raise InvalidJob(f"{row.request_id}: the prompt ends in a medium; put text after it")
-        began = time.perf_counter()
         if row.prefill_began is None:
-            row.prefill_began = began
+            row.prefill_began = time.perf_counter()
         self._recall.find(row)
         if row.vision is None and row.prepared.images:
             self._encode([row])
-        alone = row.prepared.images if row.vision is None else 0
         embedded = self._adapter.embed(row.prepared, row.vision)
         mx.eval(embedded.arrays)
         row.rope_delta = embedded.rope_delta
         cache = self._recall.cache(row, embedded.unsplit)
         row.vision = None
         row.filling = Filling(embedded, cache or self._adapter.make_cache())
-        if alone:
-            self.images += alone
-            self.vision_calls += 1
-            self.vision_seconds += time.perf_counter() - began
         return row.filling
 
     @staticmethod

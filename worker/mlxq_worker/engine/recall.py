@@ -11,9 +11,12 @@ import numpy as np
 
 from mlxq_worker.cache.caches import Caches
 from mlxq_worker.cache.chain import BLOCK
+from mlxq_worker.cache.loads import Load
 from mlxq_worker.cache.prefix import Prefix
 from mlxq_worker.cache.proof import Proof
 from mlxq_worker.engine.row import Known, Row
+from mlxq_worker.models.adapter import Adapter
+from mlxq_worker.models.device import blame
 from mlxq_worker.models.prepared import Prepared
 from mlxq_worker.models.vision import Vision
 
@@ -21,9 +24,10 @@ from mlxq_worker.models.vision import Vision
 class Recall:
     """Between rows and caches. A hit that reaches beyond a row's pictures saves their encoding."""
 
-    def __init__(self, caches: Caches, media_tokens: frozenset[int]) -> None:
+    def __init__(self, caches: Caches, adapter: Adapter) -> None:
         self._caches = caches
-        self._media_tokens = list(media_tokens)
+        self._adapter = adapter
+        self._media_tokens = list(adapter.media_tokens)
         self.counts: Counter[str] = Counter()
 
     def ready(self, row: Row) -> bool:
@@ -33,7 +37,7 @@ class Recall:
         known = row.known = row.known or self._look_up(row)
         if not known.sought:
             known.sought = True
-            known.loads = self._caches.load(known.keys, known.pictures)
+            known.loads = self._load(known)
         if not all(self._caches.arrived(load) for load in known.loads):
             return False
         self._find(row, known)
@@ -47,14 +51,24 @@ class Recall:
             except (TimeoutError, CancelledError):
                 return
 
+    @property
+    def on_disk(self) -> bool:
+        """True if something may come from the SSD."""
+        return self._caches.on_disk
+
     def prefetch(self, row: Row) -> None:
         """Begin to bring what the SSD holds for a row that still waits for its turn."""
-        if self._caches.on_disk and row.known is None and row.prepared is not None:
+        if row.known is not None or row.prepared is None:
+            return
+        try:
             row.known = self._look_up(row)
-            row.known.loads = self._caches.load(row.known.keys, row.known.pictures, ahead=True)
+        except Exception as error:  # met again, and answered for, when its turn comes
+            blame(error)
+            return
+        row.known.loads = self._load(row.known, ahead=True)
 
     def tend(self, rows: Iterable[Row]) -> None:
-        """Let go of what none of the rows that have yet to begin waits for."""
+        """Let go of what none of these rows waits for; the others ask again in their turn."""
         if self._caches.loading:
             known = (row.known for row in rows if row.known is not None and row.filling is None)
             self._caches.tend({load for one in known for load in one.loads})
@@ -64,7 +78,14 @@ class Recall:
         caches = self._caches
         keys = caches.prefixes.keys(prepared, row.ids)
         # The last token is always fed: the first step of decode needs its logits.
-        return Known(keys[: (row.length - 1) // BLOCK], caches.features.keys(prepared))
+        known = Known(keys[: (row.length - 1) // BLOCK], caches.features.keys(prepared))
+        known.unsplit = self._adapter.unsplit(prepared)
+        caches.renew(known.keys, known.pictures)
+        return known
+
+    def _load(self, known: Known, *, ahead: bool = False) -> list[Load]:
+        least = -(-known.unsplit // BLOCK)
+        return self._caches.load(known.keys, known.pictures, least=least, ahead=ahead)
 
     def _find(self, row: Row, known: Known) -> None:
         """What is there now: rows that began since may have stored more."""
@@ -97,7 +118,7 @@ class Recall:
             row.take_up(0)
             return None
         cache = self._caches.prefixes.use(known.prefix)
-        row.fed = known.kept = fed
+        row.fed, known.kept = fed, fed // BLOCK
         cached = min(fed, len(row.prompt))
         row.take_up(cached)
         self.counts["cached_tokens"] += cached
@@ -122,18 +143,17 @@ class Recall:
         if row.known is not None:
             self._find(row, row.known)
 
-    def keep(self, row: Row) -> None:
-        """Store what was fed so far, so that rows that wait already find it."""
+    def keep(self, row: Row, start: int) -> None:
+        """Store what was fed so far, since ``start`` of late, so that rows that wait find it."""
         known, filling = row.known, row.filling
         if known is None or filling is None:
             return
         prefixes = self._caches.prefixes
-        kept, until = known.kept // BLOCK, min(row.fed // BLOCK, len(known.keys))
-        if until > kept:
-            known.kept = until * BLOCK
-            prefixes.store.counts["misses"] += until - kept
-            if not known.full:
-                known.full = not prefixes.keep(known.keys, filling.cache, kept, until)
+        until = min(row.fed // BLOCK, len(known.keys))
+        prefixes.store.counts["misses"] += max(0, until - start // BLOCK)
+        if until > known.kept and not known.full:
+            kept = prefixes.keep(known.keys, filling.cache, known.kept, until)
+            known.kept, known.full = kept or known.kept, kept is None
 
     def keep_vision(self, row: Row) -> None:
         """Store the pictures of a row that have just been encoded."""

@@ -29,8 +29,8 @@ class Known:
     """``keys`` name the row's blocks, ``pictures`` its pictures; ``prefix`` is what it takes up.
 
     ``seen``: the state of the caches when they were looked up. ``sought``: its turn has come, and
-    ``loads`` is what the SSD brings for it. ``kept``: to how many tokens the row's own blocks are
-    stored or passed over; ``full``: there was no room for more of them.
+    ``loads`` is what the SSD brings for it. ``unsplit``: a prefix of fewer tokens is of no use.
+    ``kept``: how many of the row's own blocks are stored; ``full``: there was no room for more.
     """
 
     keys: list[bytes]
@@ -39,6 +39,7 @@ class Known:
     seen: tuple[int, int] = (-1, -1)
     sought: bool = False
     loads: list[Load] = field(default_factory=list["Load"])
+    unsplit: int = 0
     kept: int = 0
     full: bool = False
 

@@ -35,7 +35,15 @@ class WaitingLine:
 
     def next_up(self, count: int) -> list[Row]:
         """The rows whose turn comes next, in order."""
-        return [row for _, _, row in heapq.nsmallest(count, self._heap)]
+        found: list[Row] = []
+        # A heap's parent comes before its children: no need to look at all of it.
+        places = [(self._heap[0][:2], 0)] if self._heap else []
+        while places and len(found) < count:
+            place = heapq.heappop(places)[1]
+            found.append(self._heap[place][2])
+            for child in range(2 * place + 1, min(2 * place + 3, len(self._heap))):
+                heapq.heappush(places, (self._heap[child][:2], child))
+        return found
 
     def pop(self) -> Row:
         """Take the row whose turn it is."""

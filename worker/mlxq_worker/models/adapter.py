@@ -86,6 +86,10 @@ class Adapter:
             )
             yield group, split(vision, [len(self.media_places(p.ids)) for p in members])
 
+    def unsplit(self, prepared: Prepared) -> int:  # noqa: ARG002
+        """How many tokens from the front must be fed in one slice."""
+        return 0
+
     def media_places(self, ids: Sequence[int]) -> mx.array:
         """Indices of the tokens that stand for a piece of a medium."""
         return mx.array([n for n, token in enumerate(ids) if token in self.media_tokens])

@@ -27,14 +27,17 @@ class Gemma4Adapter(Adapter):
         per_layer = self.features(Prepared(prepared.ids)).per_layer_inputs
         if per_layer is not None:
             along["per_layer_inputs"] = per_layer
-        types: Any = prepared.arrays.get("mm_token_type_ids")
-        unsplit = 0
-        if types is not None and self._bidirectional:
-            visual = np.flatnonzero(np.isin(types, _VISUAL))
-            if visual.size:
-                along["mm_token_type_ids"] = mx.array(types)
-                unsplit = int(visual[-1]) + 1
+        unsplit = self.unsplit(prepared)
+        if unsplit:
+            along["mm_token_type_ids"] = mx.array(prepared.arrays["mm_token_type_ids"])
         return Embedded(self.spliced(prepared, vision), along=along, unsplit=unsplit)
+
+    def unsplit(self, prepared: Prepared) -> int:
+        types: Any = prepared.arrays.get("mm_token_type_ids")
+        if types is None or not self._bidirectional:
+            return 0
+        visual = np.flatnonzero(np.isin(types, _VISUAL))
+        return int(visual[-1]) + 1 if visual.size else 0
 
     @property
     def _bidirectional(self) -> bool:

@@ -150,8 +150,11 @@ class LuaWorker:
         """Let the time of a delayed job come."""
         self.client.zadd(self.keys.delayed, {job_id: 1.0}, xx=True)
 
-    def beat(self, lease: float) -> int:
-        return self.run("beat", [self.keys.beats], lease)
+    def beat(self, lease: float, *, woke: bool = False) -> int:
+        return self.run("beat", [self.keys.beats], lease, int(woke))
+
+    def alive(self, job_id: str, epoch: int) -> int:
+        return self.run("alive", [self.keys.job(job_id)], epoch)
 
     def begin(self, job_id: str, epoch: int) -> int:
         return self.run("begin", [self.keys.job(job_id)], epoch)

@@ -30,6 +30,7 @@ ScriptName = Literal[
     "hand_back",
     "renew",
     "beat",
+    "alive",
     "sweep",
     "health",
     "cancel",

@@ -101,3 +101,34 @@ def test_a_short_lease_takes_nothing_from_a_long_one_beside_it(worker: LuaWorker
     assert worker.beat(1) == 600_000
     worker.client.hincrbyfloat(worker.keys.beats, "longest_at", -601)
     assert worker.beat(1) == 1000
+
+
+# After a sleep that workers shared
+
+
+def test_for_a_lease_after_somebody_woke_nobody_is_dead(worker: LuaWorker) -> None:
+    past(worker, 1)
+    assert worker.beat(LEASE, woke=True) == -1
+    assert worker.beat(LEASE) == -1
+    worker.client.hincrbyfloat(worker.keys.beats, "woke", -(LEASE - 5))
+    assert worker.beat(LEASE) == -1
+    worker.client.hincrbyfloat(worker.keys.beats, "woke", -6)
+    assert worker.beat(LEASE) == FULL
+
+
+def test_a_worker_that_wakes_all_the_time_puts_off_half_of_it(worker: LuaWorker) -> None:
+    past(worker, 1)
+    assert worker.beat(LEASE, woke=True) == -1
+    worker.client.hincrbyfloat(worker.keys.beats, "woke", -(LEASE + 1))
+    assert worker.beat(LEASE, woke=True) == FULL
+    worker.client.hincrbyfloat(worker.keys.beats, "woke", -LEASE)
+    assert worker.beat(LEASE, woke=True) == -1
+
+
+@pytest.mark.parametrize("woke", ["soon", "9e99", "nan", ""])
+def test_a_hand_written_time_of_waking_stops_nothing(worker: LuaWorker, woke: str) -> None:
+    past(worker, 1)
+    worker.client.hset(worker.keys.beats, "woke", woke)
+    assert worker.beat(LEASE) == FULL
+    assert worker.beat(LEASE, woke=True) == -1
+    assert float(worker.client.hget(worker.keys.beats, "woke")) < 1e12

@@ -11,7 +11,7 @@
 --          `begin` only once its worker has nothing else in flight
 local now = clock()
 local fields = {'state', 'spec', 'submitted', 'cancel', 'uncounted', 'stream', 'entry', 'worker',
-  'epoch', 'attempt', 'deaths', 'seq', 'errors', 'life'}
+  'epoch', 'attempt', 'deaths', 'mourned', 'seq', 'errors', 'life'}
 local found = redis.pcall('HMGET', KEYS[1], unpack(fields))
 if found.err then
   -- The entry calls it a job, but it is none: it ends as one that has no spec.
@@ -65,6 +65,10 @@ redis.call('HSET', KEYS[1], 'state', 'running', 'worker', ARGV[2], 'started', se
   'deaths', digits(deaths), 'seq', digits(seq), 'errors', digits(errors), 'life', life,
   'submitted', seconds(submitted))
 redis.call('HDEL', KEYS[1], 'uncounted')
+-- Whose death it was: an owner that only slept takes it back.
+if died then
+  redis.call('HSET', KEYS[1], 'mourned', (known.mourned or '') .. ' ' .. (known.epoch or ''))
+end
 -- Pushed by hand under an id that was used before: nothing of that life belongs to this one.
 if not known.life and seq == 0 then redis.call('DEL', KEYS[2], KEYS[3]) end
 if not known.spec then return {'missing', epoch, seconds(submitted)} end

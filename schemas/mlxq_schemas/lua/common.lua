@@ -138,9 +138,11 @@ end
 -- A witness of the server's time: leases run out only while witnesses come, so that a pause of
 -- the server, or of all its connections, is nobody's death. A gap is a time without a witness.
 -- The longest lease of those who witness holds for all: its owner renews no more often than that.
+-- Who `woke` from a sleep of the machine that others shared may be the first to: for a lease no
+-- time counts, so that they can renew. A worker that wakes all the time puts off half the time.
 -- Returns the ms without renewal that hold a whole lease of witnessed time; -1: none do yet.
-local function witness(key, lease, now)
-  local known = redis.call('HMGET', key, 'last', 'lease', 'gaps', 'longest', 'longest_at')
+local function witness(key, lease, now, woke)
+  local known = redis.call('HMGET', key, 'last', 'lease', 'gaps', 'longest', 'longest_at', 'woke')
   local last, gaps = tonumber(known[1] or ''), gaps_of(known[3])
   local shortest = tonumber(known[2] or '')
   shortest = shortest and shortest > 0 and math.min(lease, shortest) or lease
@@ -157,6 +159,12 @@ local function witness(key, lease, now)
   redis.call('HSET', key, 'last', seconds(now), 'lease', shortest, 'gaps', cjson.encode(gaps),
     'longest', longest, 'longest_at', seconds(longest_at))
   redis.call('EXPIRE', key, 86400)
+  local awake = now - (tonumber(known[6] or '') or -math.huge)
+  if woke and not (awake >= 0 and awake <= 2 * longest) then
+    redis.call('HSET', key, 'woke', seconds(now))
+    awake = 0
+  end
+  if awake >= 0 and awake < longest then return -1 end
   local need, at = longest, now
   for i = #gaps, 1, -1 do
     local from, to = gaps[i][1], gaps[i][2]

@@ -11,6 +11,7 @@ from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.hand_back import hand_back
 from mlxq_worker.queue.link import Link
 from mlxq_worker.queue.reclaim import Reclaimer
+from mlxq_worker.queue.standstill import Standstill
 
 
 def test_a_job_given_back_can_be_taken_at_once_and_counts_no_death(
@@ -31,7 +32,16 @@ def test_a_job_given_back_can_be_taken_at_once_and_counts_no_death(
     assert messages[1]["data"] == b"reclaim"
     heard.close()
     taken: list[Entry] = []
-    Reclaimer(link, other.keys, "w", lease=3600, period=1, room=lambda: 5, take=taken.extend).step()
+    Reclaimer(
+        link,
+        other.keys,
+        "w",
+        lease=3600,
+        period=1,
+        room=lambda: 5,
+        take=taken.extend,
+        standstill=Standstill(1800),
+    ).step()
     [again] = claimer.claim(link, taken)
     assert isinstance(again, Claim)
     assert (again.attempt, again.deaths) == (2, 0)

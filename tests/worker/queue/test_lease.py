@@ -9,11 +9,18 @@ from mlxq_schemas import GROUP, Job
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.lease import LeaseKeeper
 from mlxq_worker.queue.link import Link
+from mlxq_worker.queue.standstill import Standstill
 
 
 def make(link: Link, other: LuaWorker, held: list[Entry], lost: list[Entry]) -> LeaseKeeper:
     return LeaseKeeper(
-        link, other.keys, "other", lease=20.0, held=lambda: held, on_lost=lost.append
+        link,
+        other.keys,
+        "other",
+        lease=20.0,
+        held=lambda: held,
+        on_lost=lost.append,
+        standstill=Standstill(10.0),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import redis
@@ -13,6 +14,7 @@ from mlxq_worker.queue import reclaim as module
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.link import Link
 from mlxq_worker.queue.reclaim import Reclaimer
+from mlxq_worker.queue.standstill import Moment, Standstill
 from worker_process import eventually
 
 LONG = 3_600_000
@@ -23,8 +25,16 @@ class Sweeper:
         self.free = room
         self.taken: list[Entry] = []
         witnessed(other)
+        self.standstill = Standstill(lease / 2)
         self.reclaimer = Reclaimer(
-            link, other.keys, "w", lease=lease, period=15, room=lambda: self.free, take=self.take
+            link,
+            other.keys,
+            "w",
+            lease=lease,
+            period=15,
+            room=lambda: self.free,
+            take=self.take,
+            standstill=self.standstill,
         )
 
     def take(self, entries: Sequence[Entry]) -> None:
@@ -119,7 +129,7 @@ def test_one_worker_sweeps_at_a_time(
     expire(redis_client, other, other.read()[0][0])
     sweeper = Sweeper(link, other)
     redis_client.set(other.keys.sweeper, "another", px=60_000)
-    assert sweeper.reclaimer.step() == module.LOCKED_PAUSE
+    assert sweeper.reclaimer.step() == module.SHORT_PAUSE
     assert sweeper.ids == []
     assert redis_client.get(other.keys.sweeper) == b"another"
     redis_client.delete(other.keys.sweeper)
@@ -139,7 +149,9 @@ def test_the_lock_of_a_sweeper_that_dies_runs_out(
         left.append(redis_client.pttl(other.keys.sweeper))
 
     witnessed(other)
-    Reclaimer(link, other.keys, "w", lease=60, period=15, room=lambda: 1, take=take).step()
+    sweeper = Sweeper(link, other)
+    sweeper.reclaimer._take = take
+    sweeper.reclaimer.step()
     assert 0 < left[0] <= module.LOCK_MS
 
 
@@ -164,3 +176,19 @@ def test_a_sweep_that_began_in_the_middle_goes_all_the_way_round(
     sweeper.free = 1
     sweeper.reclaimer.step()
     assert sweeper.ids == ["j20", "j0"]
+
+
+def test_who_slept_renews_before_it_takes_over(
+    link: Link, other: LuaWorker, redis_client: redis.Redis
+) -> None:
+    other.submit(Job(id="a", prompt="p"))
+    expire(redis_client, other, other.read()[0][0])
+    sweeper = Sweeper(link, other)
+    clocks = [Moment(time.time(), time.monotonic(), 0.0)]
+    sweeper.standstill.__init__(30, lambda: clocks[-1])
+    clocks.append(clocks[0]._replace(wall=clocks[0].wall + 3600))
+    assert sweeper.reclaimer.step() == module.SHORT_PAUSE
+    assert sweeper.ids == []
+    sweeper.standstill.told(sweeper.standstill.look())
+    assert sweeper.reclaimer.step() == 15
+    assert sweeper.ids == ["a"]

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import redis
 
@@ -34,8 +35,12 @@ from mlxq_worker.queue.link import Link
 from mlxq_worker.queue.outbox import Closing
 from mlxq_worker.queue.publish import Publisher
 from mlxq_worker.queue.reclaim import Reclaimer
+from mlxq_worker.queue.standstill import Standstill
 
 log = logging.getLogger(__name__)
+
+LOOK_PERIOD: Final = 1.0
+"""Seconds, at most, between two looks at the clocks."""
 
 
 class QueueSide:
@@ -98,12 +103,16 @@ class QueueSide:
         self._control = self._make_control()
         self._janitor = Janitor(Link(self.client), self.keys, config.name, config.lease)
         self._eviction = EvictionWatch(Link(self.client), self._open_again)
+        self._standstill = Standstill(config.lease / 2)
+        self._keeper = self._make_lease()
         self._intake = Duty("intake", self._reader.step)
         self._reclaim = Duty("reclaim", self._make_reclaimer().step)
         self._quarantine = Duty("quarantine", quarantine.step)
         self._publish = Duty("publish", self.publisher.step)
+        self._lease = Duty("lease", self._keeper.step, longest=config.lease / 4)
         self._others = [
-            Duty("lease", self._make_lease().step, longest=config.lease / 4),
+            self._lease,
+            Duty("standstill", self._look_at_clocks),
             Duty("control", self._control.step),
             Duty("health", self._health.step),
             Duty("delayed", Promoter(Link(self.client), self.keys).step),
@@ -175,6 +184,9 @@ class QueueSide:
         flight = self.flights.by_request(request_id)
         if flight is not None and self.flights.advance(flight, Stage.GONE):
             log.warning("lost a job", extra={"job": flight.owned.job_id, "reason": why})
+            if self._standstill.woke_within(2 * self._config.lease):
+                self._keeper.outlived(flight.owned)
+                self._lease.wake()
             self.publisher.drop(request_id)
             self._abort(request_id)
 
@@ -183,6 +195,13 @@ class QueueSide:
         # One that is ending may just have been acknowledged; if not, the publisher hears of it.
         if flight is not None and flight.claim is not None and flight.stage < Stage.ENDING:
             self._lost(flight.claim.request_id, "its lease ran out")
+
+    def _look_at_clocks(self) -> float:
+        """Whoever slept renews first of all; seconds until the next look."""
+        if slept := self._standstill.look():
+            log.warning("stood still: leases are renewed", extra={"seconds": round(slept, 3)})
+            self._lease.wake()
+        return min(LOOK_PERIOD, self._config.lease / 20)
 
     def _cancel(self, job_id: str, life: str) -> None:
         for flight in self.flights.cancel(job_id, life):
@@ -223,6 +242,7 @@ class QueueSide:
             period=self._config.lease / 4,
             room=self._taker.room,
             take=partial(self._taker.take, link),
+            standstill=self._standstill,
         )
 
     def _make_lease(self) -> LeaseKeeper:
@@ -233,6 +253,7 @@ class QueueSide:
             lease=self._config.lease,
             held=self.flights.entries,
             on_lost=self._lease_lost,
+            standstill=self._standstill,
         )
 
     def _make_control(self) -> Control:

@@ -19,21 +19,22 @@ from mlxq_worker.queue.entry import Entry, parse_entries
 from mlxq_worker.queue.hand_back import IDLE_MS
 from mlxq_worker.queue.intake import group_is_gone
 from mlxq_worker.queue.link import Link, run_script
+from mlxq_worker.queue.standstill import Standstill
 
 START: Final = "0-0"
 MAX_CALLS: Final = 1000
 """Calls of one sweep and stream: the server looks at about ten entries for each one asked for."""
 LOCK_MS: Final = 5000
 """Milliseconds after which a sweeper that died no longer keeps others from it."""
-LOCKED_PAUSE: Final = 0.1
-"""Seconds until another worker's sweep may be over."""
+SHORT_PAUSE: Final = 0.1
+"""Seconds until another's sweep, or our renewal of leases after a standstill, may be over."""
 
 
 class Reclaimer:
     """The step of the reclaim duty.
 
     ``room`` says how many jobs may be taken now; ``take`` gets the entries. ``lease`` and
-    ``period`` are in seconds.
+    ``period`` are in seconds. After a ``standstill`` leases are renewed before any is taken over.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Reclaimer:
         period: float,
         room: Callable[[], int],
         take: Callable[[Sequence[Entry]], None],
+        standstill: Standstill,
     ) -> None:
         self._link = link
         self._lock = keys.sweeper
@@ -55,20 +57,24 @@ class Reclaimer:
         self._period = period
         self._room = room
         self._take = take
+        self._standstill = standstill
         self._cursors = dict.fromkeys(keys.all_jobs(), START)
 
     def step(self) -> float:
         """One sweep over all streams; the seconds until the next."""
         if self._room() <= 0:
             return self._period
-        if not self._link.one("SET", self._lock, self._worker, "NX", "PX", LOCK_MS):
-            return min(LOCKED_PAUSE, self._period)
+        if self._standstill.look() or not self._lock_sweep():
+            return min(SHORT_PAUSE, self._period)
         try:
             for stream in self._cursors:
                 self._sweep(stream)
         finally:
             self._link.one(*run_script("unlock", [self._lock], [self._worker]))
         return self._period
+
+    def _lock_sweep(self) -> object:
+        return self._link.one("SET", self._lock, self._worker, "NX", "PX", LOCK_MS)
 
     def _sweep(self, stream: str) -> None:
         """Go round all entries once, or until there is no room; then go on there next time."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import redis.asyncio
 
+from mlxq_producer.async_channels import AsyncChannels
 from mlxq_producer.async_runner import AsyncRunner
 from mlxq_producer.base import BaseProducer, Ids
 from mlxq_producer.connection import check_client, connect_async
@@ -17,6 +19,7 @@ from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.steps import Steps
 from mlxq_producer.submission import JobLike
 from mlxq_schemas import DEFAULT_QUEUE, Event, Result
+from mlxq_schemas.errors import QueueError
 
 T = TypeVar("T")
 
@@ -47,6 +50,8 @@ class AsyncProducer(BaseProducer):
         self._owned = client is None
         self._client = connect_async(url, queue) if client is None else client
         check_client(self._client)
+        self._closed = False
+        self._channels: tuple[asyncio.AbstractEventLoop, AsyncChannels] | None = None
 
     async def submit(self, job: JobLike | None = None, /, **fields: Any) -> str:
         """See :meth:`Producer.submit`; local files are read in a thread."""
@@ -125,7 +130,10 @@ class AsyncProducer(BaseProducer):
         return await self._run(self._status())
 
     async def close(self) -> None:
-        """Close the connections that this producer opened."""
+        """Close the connections that this producer opened; who still follows hears that."""
+        self._closed = True
+        if self._channels is not None and self._channels[0] is asyncio.get_running_loop():
+            await self._channels[1].close()
         if self._owned:
             await self._client.aclose()
 
@@ -140,15 +148,27 @@ class AsyncProducer(BaseProducer):
     ) -> None:
         await self.close()
 
+    def _runner(self) -> AsyncRunner:
+        return AsyncRunner(self._client, self._heard)
+
+    def _heard(self) -> AsyncChannels:
+        """The channels of all readers in this event loop. Raises :class:`QueueError`."""
+        if self._closed:
+            raise QueueError("the producer was closed: follow jobs with an open one")
+        loop = asyncio.get_running_loop()
+        if self._channels is None or self._channels[0] is not loop:
+            self._channels = loop, AsyncChannels(self._client)
+        return self._channels[1]
+
     async def _run(self, steps: Steps[T]) -> T:
-        return await AsyncRunner(self._client).run(steps)
+        return await self._runner().run(steps)
 
     def _iterate(
         self, starts: dict[str, int], timeout: float | None, wait_for_job: bool
     ) -> AsyncIterator[Event]:
-        return AsyncRunner(self._client).iterate(self._follow(starts, timeout, wait_for_job))
+        return self._runner().iterate(self._follow(starts, timeout, wait_for_job))
 
     async def _results(self, steps: Steps[None]) -> AsyncIterator[Result]:
-        async for item in AsyncRunner(self._client).iterate(steps):
+        async for item in self._runner().iterate(steps):
             assert isinstance(item, Result)  # noqa: S101 - for the type checker: a window's steps
             yield item

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
-from redis.asyncio.client import PubSub
 
-from mlxq_producer.connection import TIMEOUTS, address, is_sharded, unavailable
+from mlxq_producer.async_channels import AsyncChannels, Subscription
+from mlxq_producer.connection import address, is_sharded, unavailable
 from mlxq_producer.steps import Call, Listen, Sleep, Step, Steps, Subscribe, Work, resume
 from mlxq_schemas import BaseEvent, Event
 from mlxq_schemas.errors import MlxqError
@@ -18,17 +18,15 @@ from mlxq_schemas.scripts import sharded
 
 T = TypeVar("T")
 
-_CONFIRMED = ("subscribe", "ssubscribe")
-_BROKEN_OFF = (*_CONFIRMED, "sunsubscribe")
-
 
 class AsyncRunner:
-    """Runs one operation at a time; each gets a subscription of its own if it asks for one."""
+    """Runs one operation at a time; ``channels`` gives those of all operations of the client."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: redis.asyncio.Redis, channels: Callable[[], AsyncChannels]) -> None:
         self._client = client
+        self._channels = channels
         self._sharded = is_sharded(client)
-        self._pubsub: PubSub | None = None
+        self._subscription: tuple[AsyncChannels, Subscription] | None = None
 
     async def run(self, steps: Steps[T]) -> T:
         """The operation's result; its events are dropped."""
@@ -79,37 +77,27 @@ class AsyncRunner:
     async def _call(self, commands: Any) -> list[Any]:
         if not commands:
             return []
+        task = asyncio.current_task()
+        asked = task.cancelling() if task else 0
         async with self._client.pipeline(transaction=False) as pipeline:
             for command in map(sharded, commands) if self._sharded else commands:
                 pipeline.execute_command(*command)
-            return await pipeline.execute(raise_on_error=False)
+            replies = await pipeline.execute(raise_on_error=False)
+        if task and task.cancelling() > asked:
+            raise asyncio.CancelledError  # lost by wait_for of Python 3.11, which redis-py uses
+        return replies
 
     async def _subscribe(self, channels: Any) -> None:
         await self._unsubscribe()
-        pubsub = self._pubsub = self._client.pubsub()
-        await (pubsub.ssubscribe if self._sharded else pubsub.subscribe)(*channels)
-        unconfirmed = len(channels)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + TIMEOUTS["socket_timeout"]
-        while unconfirmed:
-            message = await pubsub.get_message(timeout=max(deadline - loop.time(), 0.0))
-            if message is not None and message["type"] in _CONFIRMED:
-                unconfirmed -= 1
-            elif message is None and loop.time() >= deadline:
-                raise redis.TimeoutError("no confirmation of a subscription")
+        heard = self._channels()
+        self._subscription = heard, await heard.subscribe(channels)
 
     async def _listen(self, seconds: float) -> bytes | None:
-        if self._pubsub is None:
+        if self._subscription is None:
             raise redis.ConnectionError("not subscribed")
-        message = await self._pubsub.get_message(timeout=seconds)
-        if message is not None and message["type"] in _BROKEN_OFF:
-            # redis-py has silently connected anew, or the slot went to another node: what was
-            # sent in between is lost.
-            raise redis.ConnectionError("the subscription broke off")
-        data = message["data"] if message is not None else None
-        return data if isinstance(data, bytes) else None
+        return await self._subscription[1].get(seconds)
 
     async def _unsubscribe(self) -> None:
-        if self._pubsub is not None:
-            pubsub, self._pubsub = self._pubsub, None
-            await pubsub.aclose()
+        if self._subscription is not None:
+            (heard, subscription), self._subscription = self._subscription, None
+            await heard.leave(subscription)

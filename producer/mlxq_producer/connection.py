@@ -12,7 +12,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.connection import UnixDomainSocketConnection
 from redis.crc import key_slot
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, MaxConnectionsError
 from redis.retry import Retry
 
 from mlxq_producer.nodes import (
@@ -32,6 +32,12 @@ DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 TIMEOUTS: Final[dict[str, Any]] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
 """Seconds. A producer never blocks in a command, so an answer is due at once."""
 
+_CONNECTIONS = 16
+"""Most connections of an asyncio client for commands; who comes later waits for one."""
+_TURN = 60.0
+"""Seconds that a command waits for one of these."""
+_UNBOUNDED = 2**31
+
 _BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=0.5)
 _RETRIES = 3
 """Every command of a producer may be repeated: its scripts are idempotent."""
@@ -50,7 +56,8 @@ def connect(url: str | None, queue: str = DEFAULT_QUEUE) -> redis.Redis:
     server = parse_url(resolve_url(url))
     settings = _settings(server, queue)
     settings |= {"connection_class": _class(server), "retry": Retry(_BACKOFF, _RETRIES)}
-    return redis.Redis.from_pool(redis.ConnectionPool(**settings))
+    # One for each thread that follows: bounded by the threads, and by nothing else.
+    return redis.Redis.from_pool(redis.ConnectionPool(max_connections=_UNBOUNDED, **settings))
 
 
 def connect_async(url: str | None, queue: str = DEFAULT_QUEUE) -> redis.asyncio.Redis:
@@ -58,7 +65,10 @@ def connect_async(url: str | None, queue: str = DEFAULT_QUEUE) -> redis.asyncio.
     server = parse_url(resolve_url(url))
     settings = _settings(server, queue)
     settings |= {"connection_class": _async_class(server), "retry": AsyncRetry(_BACKOFF, _RETRIES)}
-    return redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**settings))
+    pool = redis.asyncio.BlockingConnectionPool(
+        max_connections=_CONNECTIONS, timeout=_TURN, **settings
+    )
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 def _class(server: ServerUrl) -> type[Any]:
@@ -117,6 +127,11 @@ def unavailable(error: Exception, where: str) -> QueueUnavailable:
     if isinstance(error, AuthenticationError):
         return QueueUnavailable(
             f"the Redis server at {where} refused the login: check user and password in the URL"
+        )
+    if isinstance(error, MaxConnectionsError):
+        return QueueUnavailable(
+            f"all connections of the Redis client to {where} are in use: give a client with more "
+            "max_connections or with a BlockingConnectionPool, or follow jobs by follow_many"
         )
     reason = str(error).rstrip(".") or type(error).__name__
     return QueueUnavailable(

@@ -80,6 +80,7 @@ class Follower:
         self._timeout = timeout
         self._deadline = float("inf") if timeout is None else time.monotonic() + timeout
         self._wait_for_job = wait_for_job
+        self._lost_at = 0.0
         self._next_due = 0.0  # no later than the earliest ``due``: not sought for every message
 
     def events(self) -> Steps[None]:
@@ -87,7 +88,6 @@ class Follower:
         :class:`Expired`, and :class:`QueueUnavailable` once a server stays away.
         """
         subscribed = ever = False
-        lost_at = 0.0
         while self._open:
             try:
                 if not subscribed:
@@ -95,11 +95,11 @@ class Follower:
                     subscribed = ever = True
                     self._all_due()
                 yield from self._turn()
-                lost_at = 0.0
+                self._lost_at = 0.0
             except QueueUnavailable:
                 now = time.monotonic()
-                lost_at = lost_at or now
-                if not ever or now - lost_at > RECONNECT_SECONDS or now > self._deadline:
+                self._lost_at = self._lost_at or now
+                if not ever or now - self._lost_at > RECONNECT_SECONDS or now > self._deadline:
                     raise
                 subscribed = False
                 yield Sleep(0.2)
@@ -154,6 +154,7 @@ class Follower:
     def _catch_up(self, cursors: Sequence[Cursor]) -> Steps[None]:
         """Take what the streams of these jobs hold beyond their cursors."""
         replies = yield from checked(*(c for cursor in cursors for c in self._look(cursor)))
+        self._lost_at = 0.0  # the server answers, though subscriptions may break off all the time
         silent: list[tuple[Cursor, bool, bool]] = []
         for i, cursor in enumerate(cursors):
             exists, (state, life), entries = replies[3 * i : 3 * i + 3]

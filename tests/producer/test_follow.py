@@ -173,6 +173,22 @@ def test_a_cut_connection_loses_nothing(producer, worker, redis_client, queue):
     assert_whole(reader.all(), "0 1 2 3 4 ")
 
 
+def test_a_link_that_breaks_all_the_time_is_no_absent_server(
+    producer, worker, redis_client, monkeypatch
+):
+    monkeypatch.setattr(following, "RECONNECT_SECONDS", 0.5)
+    producer.submit(id="a", prompt="x")
+    reader = Reader(producer.follow("a"))
+    worker.claim()
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        cut_subscribers(redis_client)
+        time.sleep(0.01)
+    assert reader.is_alive()
+    worker.finish("a", "")
+    assert_whole(reader.all(), "")
+
+
 def test_two_readers_get_the_same(producer, server, queue, worker):
     producer.submit(id="a", prompt="x")
     with Producer(server.url, queue) as other:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+import pinned  # noqa: F401 - before anything computes
 from mlxq_schemas import PRIORITIES, Keys
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from mlxq_schemas.finding import Nodes
 from mlxq_schemas.url import ServerUrl, parse_url
 
 URL_VARIABLE: Final = "MLXQ_REDIS_URL"
+QUEUE_VARIABLE: Final = "MLXQ_QUEUE"
 DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 
 TIMEOUTS: Final[dict[str, Any]] = {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}

@@ -20,7 +20,7 @@ import redis
 from rq import get_current_job
 
 from mlxq_producer.client import Producer
-from mlxq_producer.connection import URL_VARIABLE, connect
+from mlxq_producer.connection import QUEUE_VARIABLE, URL_VARIABLE, connect
 from mlxq_producer.cron.schedule import Schedule
 from mlxq_producer.cron.ticks import CatchUp, Ticker, tick_name
 from mlxq_producer.media import expanded
@@ -28,8 +28,6 @@ from mlxq_producer.pipeline.folders import Captions
 from mlxq_producer.pipeline.pictures import PassedOver, is_hidden, is_picture, suffix_of
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError
-
-QUEUE_VARIABLE: Final = "MLXQ_QUEUE"
 
 _log: Final = logging.getLogger(__name__)
 

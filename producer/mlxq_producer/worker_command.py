@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+from typing import Final
 
+from mlxq_producer.connection import QUEUE_VARIABLE, URL_VARIABLE
 from mlxq_schemas.errors import EXIT_DEVICE_FAILED, ConfigError
 
-_NEEDED = ("mlx", "mlx_vlm", "mlxq_worker")
+DEVICE_VARIABLE: Final = "MLXQ_DEVICE"
+_NEEDED: Final = ("mlx", "mlx_vlm", "mlxq_worker")
 
 
 def worker_command(*arguments: str, module: str = "mlxq_worker") -> list[str]:
@@ -19,6 +23,17 @@ def worker_command(*arguments: str, module: str = "mlxq_worker") -> list[str]:
             'pip install "mlxq[worker]"'
         )
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def worker_environment(url: str, queue: str) -> dict[str, str]:
+    """For processes of our own: this server and queue, and of the user's settings none but the
+    device, which is the machine's.
+
+    Not on their command lines, which anyone on the machine may read: the URL may hold a password.
+    """
+    foreign = {n: v for n, v in os.environ.items() if not n.startswith("MLXQ_")}
+    device = {n: v for n, v in os.environ.items() if n == DEVICE_VARIABLE}
+    return {**foreign, **device, URL_VARIABLE: url, QUEUE_VARIABLE: queue}
 
 
 def worker_end(status: int) -> str:

@@ -2,3 +2,5 @@
 
 ``python -m chaos`` in the folder ``tests`` runs it; ``docs/reliability.md`` says what it shows.
 """
+
+import pinned  # noqa: F401 - workers are compared with what the model alone says

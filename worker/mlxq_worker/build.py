@@ -14,6 +14,7 @@ from mlxq_worker.config import WorkerConfig
 from mlxq_worker.engine.generator import BatchGenerator
 from mlxq_worker.models.device import loading
 from mlxq_worker.models.load import LoadedModel, load_model
+from mlxq_worker.models.placement import place
 from mlxq_worker.models.quantised import Quantisation
 from mlxq_worker.prepare.media import MediaPolicy
 from mlxq_worker.prepare.preparer import Preparer
@@ -24,8 +25,10 @@ def build_backend(config: WorkerConfig, *, write_at: int = 2) -> Backend:
 
     ``write_at``: what was seen so often goes to ``cache_dir``.
     Raises :class:`~mlxq_schemas.errors.ModelNotLoaded`, also where memory is too small for the
-    model, and :class:`~mlxq_schemas.errors.DeviceFailed`.
+    model, :class:`~mlxq_schemas.errors.ConfigError` for a device that is not there, and
+    :class:`~mlxq_schemas.errors.DeviceFailed`.
     """
+    place(config.device)
     with loading(config.model or "the bundled model"):
         backend = _build(config, write_at)
         mx.synchronize()  # what loading has queued must not fail in the first job

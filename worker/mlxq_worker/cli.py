@@ -43,6 +43,14 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class Device(StrEnum):
+    """Where the model computes."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    GPU = "gpu"
+
+
 class Level(StrEnum):
     """Least severe log lines shown."""
 
@@ -188,6 +196,7 @@ def run(
         int, _option("--prepare-threads", "Threads that fetch and prepare media.")
     ] = _DEFAULT.prepare_threads,
     dtype: Annotated[Dtype, _option("--dtype", "Precision of the weights.")] = Dtype.AUTO,
+    device: Annotated[Device, _option("--device", "Where the model computes.")] = Device.AUTO,
     log_level: Annotated[Level, _option("--log-level", "Least severe lines.")] = Level.INFO,
     log_json: Annotated[bool, _option("--log-json", "Log one JSON object a line.")] = False,
     burst: Annotated[bool, _option("--burst", "End when the queue is empty.")] = False,
@@ -207,7 +216,7 @@ def run(
         for key, value in locals().items()
         if key in WorkerConfig.model_fields and value is not None
     }
-    fields |= {"media_roots": tuple(media_root or ()), "dtype": dtype.value}
+    fields |= {"media_roots": tuple(media_root or ()), "dtype": dtype.value, "device": device.value}
     fields |= {"log_level": log_level.value, "log_format": "json" if log_json else "text"}
     raise typer.Exit(_run(fields))
 

@@ -16,6 +16,7 @@ from mlxq_schemas.keys import check_name
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Device = Literal["auto", "cpu", "gpu"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -68,7 +69,8 @@ class WorkerConfig(BaseModel):
     seconds before the second one (then doubled). ``look_ahead``: jobs prepared while all rows are
     busy (None: half of ``max_rows``, at least 1). ``lease``: a job of a worker that is silent for
     so long goes to another. ``grace``: time to end running jobs after SIGTERM. ``media_roots``:
-    folders whose files jobs may name.
+    folders whose files jobs may name. ``dtype``: of the weights ("auto": as they are on a GPU,
+    float32 on a CPU), ``device``: where they compute ("auto": on the GPU if there is one).
     ``burst``: end when the queue is empty; ``max_jobs``: end after so many jobs.
     """
 
@@ -110,6 +112,7 @@ class WorkerConfig(BaseModel):
     min_image_side: int = Field(default=4, ge=1)
     prepare_threads: int = Field(default=2, ge=1, le=64)
     dtype: Dtype = "auto"
+    device: Device = "auto"
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     burst: bool = False

@@ -19,13 +19,13 @@ from mlxq_producer.async_client import AsyncProducer
 from mlxq_producer.cli.demo_report import Row, summarise
 from mlxq_producer.cli.demo_view import View, choose_view, print_summary
 from mlxq_producer.cli.failures import EXIT_OTHER, complain
-from mlxq_producer.cli.options import QUEUE_VARIABLE, Json
+from mlxq_producer.cli.options import Json
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.connection import URL_VARIABLE, connect_async
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.processes import ChildProcess
 from mlxq_producer.queue_status import QueueStatus
-from mlxq_producer.worker_command import worker_command, worker_end
+from mlxq_producer.worker_command import worker_command, worker_end, worker_environment
 from mlxq_schemas import Keys, new_id
 from mlxq_schemas.errors import MlxqError, WaitTimeout
 from mlxq_schemas.plain import to_json
@@ -80,7 +80,7 @@ async def _run(rows: list[Row], view: View, seconds: float) -> None:
             view.stage("starting the server")
             url = os.environ.get(URL_VARIABLE) or stack.enter_context(EmbeddedServer()).url
             queue = await stack.enter_async_context(_fresh_queue(url))
-            where = _environment(url, queue)
+            where = worker_environment(url, queue)
             view.stage("starting the worker")
             worker = ChildProcess(worker_command(), folder / "worker.log", where)
             stack.enter_context(worker)
@@ -154,15 +154,6 @@ async def _end_of(process: ChildProcess) -> int:
 def _failed(name: str, process: ChildProcess, status: int) -> DemoFailed:
     end = worker_end(status) if name == "worker" else f"the {name} ended with status {status}"
     return DemoFailed(f"{end}; the end of its log:\n{process.log_tail()}")
-
-
-def _environment(url: str, queue: str) -> dict[str, str]:
-    """For the demo's processes: our server and queue, and no other setting of the user's.
-
-    Not on their command lines, which anyone on the machine may read: the URL may hold a password.
-    """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLXQ_")}
-    return {**kept, URL_VARIABLE: url, QUEUE_VARIABLE: queue}
 
 
 @asynccontextmanager

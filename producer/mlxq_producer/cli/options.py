@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mlxq_producer.connection import URL_VARIABLE
+from mlxq_producer.connection import QUEUE_VARIABLE, URL_VARIABLE
 
-QUEUE_VARIABLE = "MLXQ_QUEUE"
 JSON_WANTED = "mlxq.json"
 """Where a context keeps whether ``--json`` was given, for whoever reports an error."""
 

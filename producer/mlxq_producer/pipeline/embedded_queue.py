@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,11 +12,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from mlxq_producer.client import Producer
-from mlxq_producer.connection import URL_VARIABLE
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.errors import WorkerFailed
 from mlxq_producer.processes import ChildProcess
-from mlxq_producer.worker_command import worker_command, worker_end
+from mlxq_producer.worker_command import worker_command, worker_end, worker_environment
 from mlxq_schemas.errors import EXIT_DEVICE_FAILED
 
 log = logging.getLogger(__name__)
@@ -53,8 +51,7 @@ class EmbeddedQueue:
         with ExitStack() as stack:
             place = stack.enter_context(tempfile.TemporaryDirectory(prefix="mlxq-captions-"))
             server = stack.enter_context(EmbeddedServer())
-            kept = {n: v for n, v in os.environ.items() if not n.startswith("MLXQ_")}
-            self._environment = {**kept, URL_VARIABLE: server.url, "MLXQ_QUEUE": QUEUE}
+            self._environment = worker_environment(server.url, QUEUE)
             self._log = Path(place) / "worker.log"
             stack.callback(self._stop_worker)
             self._start_worker()

@@ -194,6 +194,12 @@ class Outcome:
 
 
 @pytest.fixture(scope="session")
+def bench_of() -> Callable[[LoadedModel], Bench]:
+    """Makes the bench of a model."""
+    return Bench
+
+
+@pytest.fixture(scope="session")
 def bench(loaded: LoadedModel) -> Bench:
     return Bench(loaded)
 

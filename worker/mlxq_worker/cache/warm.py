@@ -84,6 +84,9 @@ def warm(
     dtype: Annotated[
         str, typer.Option(envvar="MLXQ_DTYPE", help="As the workers' option.")
     ] = _DEFAULT.dtype,
+    device: Annotated[
+        str, typer.Option(envvar="MLXQ_DEVICE", help="As the workers' option.")
+    ] = _DEFAULT.device,
     trust_remote_code: Annotated[
         bool,
         typer.Option(
@@ -116,11 +119,12 @@ def warm(
 ) -> None:
     """Compute prompts' beginnings and pictures, so that workers find them in the folder.
 
-    Lines are jobs as for "mlxq submit --job". Model, dtype and media roots must be those of the
-    workers. A line that cannot be done is reported and passed over: the exit status is then 3. It
-    is 6 if the device (GPU) fails again and again: run it once more then.
+    Lines are jobs as for "mlxq submit --job". Model, dtype, device and media roots must be those
+    of the workers. A line that cannot be done is reported and passed over: the exit status is then
+    3. It is 6 if the device (GPU) fails again and again: run it once more then.
     """
-    fields: dict[str, Any] = {"model": model, "dtype": dtype, "cache_dir": folder}
+    fields: dict[str, Any] = {"model": model, "dtype": dtype, "device": device}
+    fields |= {"cache_dir": folder}
     fields |= {"media_roots": tuple(media_root or ()), "cache_dir_bytes": dir_bytes}
     fields |= {"trust_remote_code": trust_remote_code, "cache_shared": shared}
     fields |= {"cache_dir_bits": dir_bits}

@@ -18,6 +18,7 @@ from mlx_vlm.utils import get_model_and_args, get_model_path, load, load_process
 from mlxq_schemas.errors import ModelNotLoaded, RemoteCodeNeeded
 from mlxq_worker.bundled import bundled_model_path
 from mlxq_worker.models.identity import folder_digest, folder_state, identity
+from mlxq_worker.models.placement import on_cpu, rounding
 from mlxq_worker.models.remote_code import (
     MODEL_FILE,
     PROCESSORS,
@@ -86,8 +87,8 @@ def load_model(
     tokenizer = getattr(processor, "tokenizer", processor)
     label = name or path.name
     weights: Any = tree_flatten(model.parameters())
-    types = {str(value.dtype) for _, value in weights}
-    content = ":".join([digest, *sorted(types), library_versions()])
+    types = sorted({str(value.dtype) for _, value in weights})
+    content = ":".join([digest, *types, *rounding(types), library_versions()])
     return LoadedModel(
         model=model,
         processor=processor,
@@ -174,7 +175,7 @@ def _find(name: str | None) -> Path:
 
 def _cast(model: Any, dtype: DtypeName) -> None:
     if dtype == "auto":
-        if mx.default_device() != mx.Device(mx.cpu):
+        if not on_cpu():
             return
         dtype = "float32"
     target = getattr(mx, dtype)

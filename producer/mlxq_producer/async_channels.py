@@ -72,6 +72,7 @@ class AsyncChannels:
         self._lock = asyncio.Lock()
         self._readers: dict[bytes, set[Subscription]] = defaultdict(set)
         self._line: _Line | None = None
+        self._closed = False
 
     async def subscribe(self, channels: Sequence[str]) -> Subscription:
         """Listen to channels; returns once the server has confirmed. Raises redis errors."""
@@ -110,7 +111,7 @@ class AsyncChannels:
             if not readers:
                 self._readers.pop(name, None)
         if not self._readers:
-            await self.close()
+            await self._hang_up()
             return
         async with self._lock:
             alone = [name for name in subscription.channels if name not in self._readers]
@@ -119,7 +120,12 @@ class AsyncChannels:
                     await self._line.unsubscribe(alone)
 
     async def close(self) -> None:
-        """Give the connection up; who still listens hears that."""
+        """Give the connection up for good; who still listens hears that."""
+        self._closed = True
+        async with self._lock:  # one may just be opened
+            await self._hang_up()
+
+    async def _hang_up(self) -> None:
         line = self._line
         self._break(redis.ConnectionError("the client was closed"))
         if line is not None:
@@ -127,6 +133,8 @@ class AsyncChannels:
 
     async def _open(self) -> _Line:
         """A connection of its own: those of the client may all be in use."""
+        if self._closed:
+            raise redis.ConnectionError("the client was closed")
         pool = self._client.connection_pool
         # In the older protocol all that comes is a message; a broken connection stays broken; and
         # who waits has limits of its own.

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import redis.asyncio
 
 from mlxq_producer.async_channels import AsyncChannels
-from mlxq_producer.async_runner import AsyncRunner
+from mlxq_producer.async_runner import AsyncRunner, Calls
 from mlxq_producer.base import BaseProducer, Ids
 from mlxq_producer.connection import check_client, connect_async
 from mlxq_producer.dead import DeadLetter
@@ -19,7 +19,6 @@ from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.steps import Steps
 from mlxq_producer.submission import JobLike
 from mlxq_schemas import DEFAULT_QUEUE, Event, Result
-from mlxq_schemas.errors import QueueError
 
 T = TypeVar("T")
 
@@ -50,7 +49,7 @@ class AsyncProducer(BaseProducer):
         self._owned = client is None
         self._client = connect_async(url, queue) if client is None else client
         check_client(self._client)
-        self._closed = False
+        self._calls = Calls()
         self._channels: tuple[asyncio.AbstractEventLoop, AsyncChannels] | None = None
 
     async def submit(self, job: JobLike | None = None, /, **fields: Any) -> str:
@@ -130,10 +129,12 @@ class AsyncProducer(BaseProducer):
         return await self._run(self._status())
 
     async def close(self) -> None:
-        """Close the connections that this producer opened; who still follows hears that."""
-        self._closed = True
+        """Close the connections that this producer opened; who still follows hears that, and
+        commands that have begun end first."""
+        self._calls.closed = True
         if self._channels is not None and self._channels[0] is asyncio.get_running_loop():
             await self._channels[1].close()
+        await self._calls.close()
         if self._owned:
             await self._client.aclose()
 
@@ -149,12 +150,11 @@ class AsyncProducer(BaseProducer):
         await self.close()
 
     def _runner(self) -> AsyncRunner:
-        return AsyncRunner(self._client, self._heard)
+        return AsyncRunner(self._client, self._heard, self._calls)
 
     def _heard(self) -> AsyncChannels:
         """The channels of all readers in this event loop. Raises :class:`QueueError`."""
-        if self._closed:
-            raise QueueError("the producer was closed: follow jobs with an open one")
+        self._calls.check()
         loop = asyncio.get_running_loop()
         if self._channels is None or self._channels[0] is not loop:
             self._channels = loop, AsyncChannels(self._client)

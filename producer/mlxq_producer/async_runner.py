@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import redis
@@ -13,18 +14,54 @@ from mlxq_producer.async_channels import AsyncChannels, Subscription
 from mlxq_producer.connection import address, is_sharded, unavailable
 from mlxq_producer.steps import Call, Listen, Sleep, Step, Steps, Subscribe, Work, resume
 from mlxq_schemas import BaseEvent, Event
-from mlxq_schemas.errors import MlxqError
+from mlxq_schemas.errors import MlxqError, QueueError
 from mlxq_schemas.scripts import sharded
 
 T = TypeVar("T")
 
 
-class AsyncRunner:
-    """Runs one operation at a time; ``channels`` gives those of all operations of the client."""
+class Calls:
+    """Commands under way for one client. None begins once it is closed."""
 
-    def __init__(self, client: redis.asyncio.Redis, channels: Callable[[], AsyncChannels]) -> None:
+    def __init__(self) -> None:
+        self._running = 0
+        self._over: asyncio.Event | None = None
+        self.closed = False
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Around commands. Raises :class:`QueueError` if the client is closed."""
+        self.check()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if self._over is not None and not self._running:
+                self._over.set()
+
+    def check(self) -> None:
+        if self.closed:
+            raise QueueError("the producer was closed: use an open one")
+
+    async def close(self) -> None:
+        """Returns when none is under way; those that have begun end as they would."""
+        self.closed = True
+        if self._running:
+            self._over = asyncio.Event()
+            await self._over.wait()
+
+
+class AsyncRunner:
+    """Runs one operation at a time; ``channels`` and ``calls`` are those of all operations of the
+    client."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, channels: Callable[[], AsyncChannels], calls: Calls
+    ) -> None:
         self._client = client
         self._channels = channels
+        self._calls = calls
         self._sharded = is_sharded(client)
         self._subscription: tuple[AsyncChannels, Subscription] | None = None
 
@@ -68,6 +105,7 @@ class AsyncRunner:
                 case _:
                     return None
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            self._calls.check()
             return unavailable(error, address(self._client))
         try:
             return await asyncio.to_thread(step.function)
@@ -79,10 +117,11 @@ class AsyncRunner:
             return []
         task = asyncio.current_task()
         asked = task.cancelling() if task else 0
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for command in map(sharded, commands) if self._sharded else commands:
-                pipeline.execute_command(*command)
-            replies = await pipeline.execute(raise_on_error=False)
+        with self._calls.running():
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for command in map(sharded, commands) if self._sharded else commands:
+                    pipeline.execute_command(*command)
+                replies = await pipeline.execute(raise_on_error=False)
         if task and task.cancelling() > asked:
             raise asyncio.CancelledError  # lost by wait_for of Python 3.11, which redis-py uses
         return replies

@@ -214,6 +214,28 @@ def test_who_follows_while_the_producer_is_closed_hears_it(server, queue, produc
     asyncio.run(follow())
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1, 0.4, 1.0])
+def test_a_producer_that_is_closed_in_use_leaves_no_connection(
+    server, queue, producer, redis_client, seconds
+) -> None:
+    ids = many(producer)
+    before = lines(redis_client)[1]
+
+    async def follow() -> None:
+        reader = AsyncProducer(server.url, queue)
+        tasks = [asyncio.create_task(read(reader.follow(job_id))) for job_id in ids]
+        await asyncio.sleep(seconds)
+        await reader.close()
+        said = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(error) for error in said} == {QueueError}
+        await told(lambda: lines(redis_client)[1] <= before)
+        with pytest.raises(QueueError, match="closed"):
+            await reader.submit(prompt="p")
+        assert lines(redis_client)[1] <= before
+
+    asyncio.run(follow())
+
+
 def test_one_producer_in_two_event_loops(server, queue, producer, worker) -> None:
     ids = many(producer, 2)
     do(worker, ids)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from PIL.Image import Image
@@ -100,3 +103,40 @@ def block_bytes(subject) -> int:
     session.ask(ids(0, 4), tokens=1)
     stats = session.generator.stats()
     return stats["prefix_bytes"] // stats["prefix_blocks"]
+
+
+@contextmanager
+def slow(session: Session) -> Iterator[threading.Event]:
+    """The SSD gives nothing until the event is set."""
+    readers = session.generator._recall._caches._disk._readers
+    run, go = readers._run, threading.Event()
+
+    def gated(keys):
+        assert go.wait(100)
+        return run(keys)
+
+    readers._run = gated
+    try:
+        yield go
+    finally:
+        go.set()
+
+
+def reserved(session: Session) -> int:
+    """Bytes set aside for what the SSD brings."""
+    caches = session.generator._recall._caches
+    return caches.prefixes.store.reserved + caches.features.store.reserved
+
+
+def request(name: str, prepared: Prepared, tokens: int = 4, **options) -> Request:
+    return Request(name, prepared=prepared, sampling=Sampling(max_tokens=tokens), **options)
+
+
+def drain(session: Session) -> dict[str, list[int]]:
+    said: dict[str, list[int]] = {}
+    while session.generator.has_work():
+        for response in session.generator.next():
+            assert response.error is None, response.error
+            if response.token is not None:
+                said.setdefault(response.request_id, []).append(response.token)
+    return said

@@ -163,7 +163,7 @@ class Tree:
             until = min(len(keys), kept + self.rng.randrange(1, 9))
             blocks = [self.block(key) for key in keys[kept:until]]
             blocks = fit(blocks, self.store.room(keys[:until]))
-            self.store.put(blocks, before=keys[:until])
+            self.store.put(blocks, blocks, before=keys[:until])
             if len(blocks) < until - kept:
                 break
             kept = until
@@ -171,7 +171,8 @@ class Tree:
     def bring(self, keys: list[bytes], here: int) -> list[bytes]:
         """Some of what follows comes from the SSD; other rows run before it is used."""
         size = self.block(b"").nbytes
-        most = min(self.store.room(keys) // size, self.rng.randrange(9))
+        room = self.store.room(keys, displacing=self.rng.random() < 0.5)
+        most = min(room // size, self.rng.randrange(9))
         brought = keys[here : here + most]
         if brought:
             self.store.reserve(len(brought) * size, keys[: here + most])

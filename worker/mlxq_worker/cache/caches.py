@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlxq_worker.cache.chain import root
+from mlxq_worker.cache.chain import BLOCK, root
 from mlxq_worker.cache.features import FeatureCache
 from mlxq_worker.cache.layout import Layout
 from mlxq_worker.cache.loads import Load, Loads
@@ -109,41 +109,63 @@ class Caches:
         pictures: Sequence[bytes],
         *,
         least: int = 0,
+        shown: int = 0,
         ahead: bool = False,
-    ) -> list[Load]:
+        yielding: bool = False,
+    ) -> list[Load] | None:
         """Begin to bring what the SSD holds of a row's prefix and of its pictures; what to wait
-        for. ``least``: a prefix of fewer blocks is of no use. ``ahead``: the row's turn has not
-        come; half of the memory is left to the others."""
+        for. None: others whose turn has come hold the room, so ask again when they have begun.
+        ``least``: a prefix of fewer blocks is of no use; with one of ``shown`` tokens, pictures are
+        not.
+        ``ahead``: the row's turn has not come; half of the memory is left to the others.
+        ``yielding``: one that came before waits for room, so none is taken."""
         if self._disk is None:
             return []
-        return [*self._load_prefix(keys, least, ahead), *self._load_pictures(pictures, ahead)]
+        prefix = self._prefix_run(keys, least, ahead, yielding)
+        known = len(prefix or ()) - self.prefixes.layout.moving
+        wanted = () if known * BLOCK >= shown else pictures
+        features = self._pictures_run(wanted, ahead, yielding)
+        # Nothing is held while a row waits for room, or two could wait for each other.
+        if prefix is None or features is None:
+            return None
+        return [
+            *self._prefix_loads.begin(prefix, ahead=ahead),
+            *self._feature_loads.begin(features, ahead=ahead),
+        ]
 
-    def _load_prefix(self, keys: Sequence[bytes], least: int, ahead: bool) -> list[Load]:
+    def _prefix_run(
+        self, keys: Sequence[bytes], least: int, ahead: bool, yielding: bool
+    ) -> Sequence[bytes] | None:
         store, loads = self.prefixes.store, self._prefix_loads
         whole = self.prefixes.layout.moving
         for names in self.prefixes.ways(keys, store.known):
-            fitting = loads.fitting(names, ahead=ahead)
-            if fitting - whole < least:
+            reach = loads.reach(names, ahead=ahead, yielding=yielding)
+            if reach is None:
+                return None
+            if reach - whole < least:
                 break
-            if fitting == len(names) or not whole:
-                return loads.begin(names[:fitting])
-        return []
+            if reach == len(names) or not whole:
+                return names[:reach]
+        return ()
 
-    def _load_pictures(self, pictures: Sequence[bytes], ahead: bool) -> list[Load]:
-        loads = self._feature_loads
+    def _pictures_run(
+        self, pictures: Sequence[bytes], ahead: bool, yielding: bool
+    ) -> Sequence[bytes] | None:
+        reach = self._feature_loads.reach(pictures, ahead=ahead, yielding=yielding)
+        if reach is None:
+            return None
         # All of them or none: a prompt's pictures are encoded together.
-        if loads.fitting(pictures, ahead=ahead) < len(pictures):
-            return []
-        return loads.begin(pictures)
+        return pictures if reach == len(pictures) else ()
 
     def arrived(self, load: Load) -> bool:
         """True once what the SSD brings is in memory."""
         return all(loads.arrived(load) for loads in self._loads if load in loads)
 
-    def tend(self, wanted: Collection[Load]) -> None:
-        """Let go of what no row waits for any more."""
+    def tend(self, wanted: Collection[Load], turn: Collection[Load]) -> None:
+        """Let go of what no row waits for any more; ``turn``: for what rows wait whose turn has
+        come."""
         for loads in self._loads:
-            loads.tend(wanted)
+            loads.tend(wanted, turn)
 
     def drop_loads(self) -> None:
         """Rows that wait for the SSD compute what they lack."""

@@ -54,16 +54,19 @@ class FeatureCache:
         """Store what the encoder gave for a prompt's pictures."""
         if vision.features is None or not self.store.on:
             return
+        store = self.store
         whose, names = owners(prepared, self._media_tokens)
         keys = self._keys(names)
-        self.store.counts["misses"] += len(keys)
+        store.counts["misses"] += len(keys)
+        there = store.known if store.ssd_only else store.__contains__
         whose = whose[whose >= 0]
         blocks: list[Block] = []
         for n, key in enumerate(keys):
-            if not self.store.kept(key):
+            if not there(key):
                 rows = mx.array(np.flatnonzero(whose == n))
                 arrays = [layer[rows] for layer in (vision.features, *vision.deepstack)]
                 blocks.append(Block(key, tuple(arrays)))
-        blocks = [*fit(blocks, self.store.room(keys))]
-        evaluate(blocks)
-        self.store.put(blocks, before=keys)
+        here = fit(blocks, store.room(keys))
+        offered = here if store.disk is None else fit(blocks, store.max_bytes)
+        evaluate(offered)
+        store.put(here, offered, before=keys)

@@ -74,25 +74,33 @@ class PrefixCache:
     def keep(self, keys: Sequence[bytes], cache: list[Any], kept: int, until: int) -> int | None:
         """Store the blocks ``kept`` to ``until`` of a row's own cache, as far as there is room.
 
-        Returns how many of the row's blocks are stored now; None if there was too little room, or
-        if those before have left: what follows would be of no use without them.
+        Where there is an SSD, it is offered what memory has room for when nothing else is there: no
+        more could come back. Returns how many of the row's blocks are stored now; None if there was
+        too little room, or if those before have left: what follows is of no use without them.
         """
         store, moving = self.store, self.layout.moving
         if moving and self.layout.standing(cache) != until * BLOCK:
             return kept  # of no use without what the moving layers hold behind them
-        if not (store.ssd_only or all(key in store for key in keys[:kept])):
+        whole = store.keeps(keys[:kept])
+        if not whole and store.disk is None:
             return None
-        room = store.room(keys[:until])
-        new = [n for n in range(kept, until) if not store.kept(keys[n])]
+        there = store.__contains__ if whole else store.known
+        new = [n for n in range(kept, until) if not there(keys[n])]
         blocks = [self.layout.cut(keys[n], cache, (n + 1) * BLOCK) for n in new]
-        if store.ssd_only and blocks:
-            room -= kept * blocks[0].nbytes  # all of it must come back into that room
-        if moving and not store.kept(moment_key(keys[until - 1])):
+        if moving and not there(moment_key(keys[until - 1])):
             blocks.append(self.layout.moment(moment_key(keys[until - 1]), cache))
-        fitting = fit(blocks, room)
-        whole = len(fitting) == len(blocks)
-        if moving and not whole:
+        if not blocks:
+            return until
+        here = fit(blocks, store.room(keys[:until])) if whole else ()
+        if store.disk is None:
+            offered = here
+        else:
+            before = new[0] * blocks[0].nbytes if new else 0
+            offered = fit(blocks, store.max_bytes - before)
+        if moving and len(offered) < len(blocks):
             return None
-        evaluate(fitting)
-        store.put(fitting, before=keys[:until])
-        return until if whole else None
+        if moving and len(here) < len(blocks):
+            here = ()
+        evaluate(offered)
+        store.put(here, offered, before=keys[:until])
+        return until if len(offered) == len(blocks) else None

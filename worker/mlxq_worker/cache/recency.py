@@ -81,6 +81,12 @@ class Recency:
             if self._held[key] <= 0:
                 del self._held[key]
 
+    def displaceable(self, chain: Collection[bytes]) -> int:
+        """Bytes that can go without a loss to ``chain``, or to what is held."""
+        names = {*chain, *self._held}
+        kept = sum(self._fresh.get(key, 0) + self._proven.get(key, 0) for key in names)
+        return self.nbytes - kept
+
     def spare(self, chain: Collection[bytes]) -> int:
         """Bytes that can go without a loss to ``chain``, to what has been of use, or is held."""
         kept = sum(self._fresh.get(key, 0) for key in {*chain, *self._held})

@@ -77,9 +77,9 @@ class BlockStore:
         """True if the block is in memory or on the SSD."""
         return key in self or (self.disk is not None and self.disk.has(key))
 
-    def kept(self, key: bytes) -> bool:
-        """True if there is nothing to gain from putting this block."""
-        return self.known(key) if self.ssd_only else key in self
+    def keeps(self, keys: Sequence[bytes]) -> bool:
+        """True if what goes on from a run of blocks may be kept in memory: all of it is there."""
+        return not self.ssd_only and all(key in self for key in keys)
 
     def peek(self, keys: Sequence[bytes]) -> list[Block]:
         """The blocks of ``keys`` up to the first that is not here."""
@@ -104,18 +104,22 @@ class BlockStore:
         self._recency.touch(names)
         self._offer(blocks, max((self._unproved.get(block.key, 0) for block in blocks), default=0))
 
-    def put(self, blocks: Sequence[Block], before: Sequence[bytes] = ()) -> None:
+    def put(
+        self, blocks: Sequence[Block], offered: Sequence[Block], before: Sequence[bytes] = ()
+    ) -> None:
         """Keep blocks (a run, first to last) that are queued; one that is here stays.
 
-        ``before``: names of what the run goes on from, first to last.
+        ``offered``: the blocks, and what follows them, for the SSD. ``before``: names of what the
+        run goes on from, first to last.
         """
-        self._offer(blocks, self._proof.coming, before)
+        self._offer(offered, self._proof.coming, before)
         self._keep(blocks, before)
 
-    def room(self, chain: Sequence[bytes]) -> int:
-        """Bytes that can be added to a chain without a loss to itself, or to what was of use."""
-        free = self.max_bytes - self.nbytes
-        return max(0, free + self._recency.spare(chain))
+    def room(self, chain: Sequence[bytes], *, displacing: bool = False) -> int:
+        """Bytes that can be added to a chain without a loss to itself, or to what was of use;
+        ``displacing`` what was of use, if nobody waits for it."""
+        spare = self._recency.displaceable if displacing else self._recency.spare
+        return max(0, self.max_bytes - self.nbytes + spare(chain))
 
     @property
     def reserved(self) -> int:

@@ -143,7 +143,7 @@ class BatchGenerator:
         """
         if not self.has_work():
             self._aborts.clear()
-            self._recall.tend(())
+            self._recall.tend()
             return []
         self._counts["steps"] += 1
         fault: tuple[Fault, str, list[Row]] | None = None
@@ -405,7 +405,7 @@ class BatchGenerator:
             coming = self._waiting.next_up(self._max_rows)
             for row in coming:
                 self._recall.prefetch(row)
-            self._recall.tend([*coming, *self._prefilling])
+            self._recall.tend(coming, self._prefilling)
 
     def _prefill_slice(self) -> None:
         """Feed prompt tokens up to the budget; rows that are full join the decoding ones."""
@@ -413,7 +413,7 @@ class BatchGenerator:
         budget = min(most, self._device.slice)
         rows = self._ready()
         if self._prefilling and not rows and not len(self._decoding):
-            self._recall.wait(self._prefilling[0], PATIENCE)
+            self._recall.wait(self._prefilling, PATIENCE)
         plan = PrefillPlan(rows, budget)
         self._prefill.encode(plan.beginning(), rows)
         for row, share in plan:

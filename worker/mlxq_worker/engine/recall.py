@@ -28,6 +28,8 @@ class Recall:
         self._caches = caches
         self._adapter = adapter
         self._media_tokens = list(adapter.media_tokens)
+        self._next: Row | None = None
+        """The first of those that wait for room; none that came later takes it."""
         self.counts: Counter[str] = Counter()
 
     def ready(self, row: Row) -> bool:
@@ -36,16 +38,22 @@ class Recall:
             return True
         known = row.known = row.known or self._look_up(row)
         if not known.sought:
-            known.sought = True
-            known.loads = self._load(known)
+            self._next = self._next or row
+            loads = self._load(known, yielding=self._next is not row)
+            if loads is None:
+                return False
+            known.loads, known.sought = loads, True
+            self._next = None if self._next is row else self._next
         if not all(self._caches.arrived(load) for load in known.loads):
             return False
         self._find(row, known)
         return True
 
-    def wait(self, row: Row, seconds: float) -> None:
-        """Wait for what the SSD brings for a row, if there is nothing else to do."""
-        for load in row.known.loads if row.known else ():
+    def wait(self, rows: Iterable[Row], seconds: float) -> None:
+        """Wait for what the SSD brings for the first of these rows, if there is nothing else to
+        do."""
+        loads = next((row.known.loads for row in rows if row.known and row.known.loads), ())
+        for load in loads:
             try:
                 load.future.result(seconds)
             except (TimeoutError, CancelledError):
@@ -58,20 +66,25 @@ class Recall:
 
     def prefetch(self, row: Row) -> None:
         """Begin to bring what the SSD holds for a row that still waits for its turn."""
-        if row.known is not None or row.prepared is None:
+        if row.known is not None or row.prepared is None or self._next is not None:
             return
         try:
             row.known = self._look_up(row)
         except Exception as error:  # met again, and answered for, when its turn comes
             blame(error)
             return
-        row.known.loads = self._load(row.known, ahead=True)
+        row.known.loads = self._load(row.known, ahead=True) or []
 
-    def tend(self, rows: Iterable[Row]) -> None:
-        """Let go of what none of these rows waits for; the others ask again in their turn."""
+    def tend(self, coming: Iterable[Row] = (), begun: Sequence[Row] = ()) -> None:
+        """Let go of what none of these rows waits for; the others ask again in their turn.
+        ``begun``: the turn of these has come."""
+        self._next = next((row for row in begun if row is self._next), None)
         if self._caches.loading:
-            known = (row.known for row in rows if row.known is not None and row.filling is None)
-            self._caches.tend({load for one in known for load in one.loads})
+            rows = (row for row in [*coming, *begun] if row.filling is None)
+            known = [row.known for row in rows if row.known is not None]
+            wanted = {load for one in known for load in one.loads}
+            turn = {load for one in known if one.sought for load in one.loads}
+            self._caches.tend(wanted, turn)
 
     def _look_up(self, row: Row) -> Known:
         prepared = row.prepared or Prepared([])
@@ -80,12 +93,24 @@ class Recall:
         # The last token is always fed: the first step of decode needs its logits.
         known = Known(keys[: (row.length - 1) // BLOCK], caches.features.keys(prepared))
         known.unsplit = self._adapter.unsplit(prepared)
+        if prepared.images:
+            media = np.flatnonzero(np.isin(prepared.ids, self._media_tokens))
+            known.media, known.shown = media.size, int(media[-1]) + 1 if media.size else 0
         caches.renew(known.keys, known.pictures)
         return known
 
-    def _load(self, known: Known, *, ahead: bool = False) -> list[Load]:
+    def _load(
+        self, known: Known, *, ahead: bool = False, yielding: bool = False
+    ) -> list[Load] | None:
         least = -(-known.unsplit // BLOCK)
-        return self._caches.load(known.keys, known.pictures, least=least, ahead=ahead)
+        return self._caches.load(
+            known.keys,
+            known.pictures,
+            least=least,
+            shown=known.shown,
+            ahead=ahead,
+            yielding=yielding,
+        )
 
     def _find(self, row: Row, known: Known) -> None:
         """What is there now: rows that began since may have stored more."""
@@ -98,11 +123,10 @@ class Recall:
             known.prefix, prefixes.find(known.keys), key=lambda prefix: prefix.tokens
         )
         if row.vision is None and row.prepared and row.prepared.images:
-            media = np.flatnonzero(np.isin(row.prepared.ids, self._media_tokens))
-            if media.size and known.prefix.tokens > media[-1]:
+            if known.media and known.prefix.tokens >= known.shown:
                 row.vision = Vision(None)
             else:
-                row.vision = features.find(known.pictures, media.size)
+                row.vision = features.find(known.pictures, known.media)
             self.counts["images_recalled"] += row.prepared.images if row.vision else 0
 
     def cache(self, row: Row, unsplit: int) -> list[Any] | None:

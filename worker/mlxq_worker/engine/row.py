@@ -30,11 +30,14 @@ class Known:
 
     ``seen``: the state of the caches when they were looked up. ``sought``: its turn has come, and
     ``loads`` is what the SSD brings for it. ``unsplit``: a prefix of fewer tokens is of no use.
+    ``media``: how many tokens stand for pictures, and ``shown``: the last of them ends there.
     ``kept``: how many of the row's own blocks are stored; ``full``: there was no room for more.
     """
 
     keys: list[bytes]
     pictures: list[bytes]
+    media: int = 0
+    shown: int = 0
     prefix: Prefix = field(default_factory=Prefix)
     seen: tuple[int, int] = (-1, -1)
     sought: bool = False

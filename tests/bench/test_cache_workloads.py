@@ -70,6 +70,30 @@ def test_with_ample_memory_no_block_is_computed_twice(cells):
         assert cell.evicted_memory == cell.evicted_ssd == 0, cell
 
 
+@FORMS
+@pytest.mark.timeout(1200)
+def test_what_is_read_is_of_use(cells):
+    for cell in cells():
+        assert cell.read_bytes <= 1.1 * cell.used_bytes, cell
+
+
+@FORMS
+@pytest.mark.timeout(1200)
+def test_with_room_each_picture_is_encoded_once(cells):
+    for cell in cells():
+        if cell.setting in {"ample", "ample, SSD"}:
+            assert cell.encoded == cell.least_encoded, cell
+
+
+@FORMS
+@pytest.mark.timeout(1200)
+def test_a_folder_makes_up_for_little_memory(cells):
+    """Of a prompt that is larger than a third of all, or waits for room, a little is computed."""
+    for cell in cells():
+        if cell.setting == "tight, SSD" and cell.name != "cold" and "turns" in cell.workload:
+            assert cell.computed <= 1.3 * cell.least, cell
+
+
 def test_the_table_has_a_row_for_each_cell():
     lines = table(short()).splitlines()
     rows = [line for line in lines if line.endswith("| equal |")]

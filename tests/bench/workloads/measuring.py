@@ -128,23 +128,21 @@ def _run(name: str, backend: Backend, prompts: Prompts, reads: Reads) -> Pass:
     found, before = Pass(name), generator.stats()
     reads.begin()
     waiting = deque((chat, 0) for chat in range(len(chats)))
-    inside: dict[str, tuple[Place, Prepared, float]] = {}
+    inside: dict[str, tuple[Place, float]] = {}
     begun: dict[Place, float] = {}
     while waiting or inside:
         while waiting and len(inside) < backend.max_rows + LOOK_AHEAD:
             place = waiting.popleft()
             request = prompts.request(backend, place, found.texts)
-            now = time.perf_counter()
-            inside[request.request_id] = (place, request.prepared or Prepared([]), now)
+            inside[request.request_id] = (place, time.perf_counter())
             generator.insert([request])
         for response in generator.next():
             if response.error is not None:
                 raise response.error
-            place, prepared, inserted = inside[response.request_id]
+            place, inserted = inside[response.request_id]
             found.texts[place] = found.texts.get(place, "") + response.text
             if response.usage is not None and response.times is not None:
                 begun[place] = inserted + response.times.waiting
-                reads.taken_up(prepared, response.usage.cached_tokens)
                 found.cached += response.usage.cached_tokens
                 del inside[response.request_id]
                 if place[1] + 1 < len(chats[place[0]].turns):

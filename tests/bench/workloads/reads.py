@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from mlxq_worker.cache.chain import BLOCK
-from mlxq_worker.models.prepared import Prepared
+from mlxq_worker.cache.block import Block
 
 
 class Reads:
@@ -14,38 +14,35 @@ class Reads:
     up was read in vain."""
 
     def __init__(self, generator: Any) -> None:
-        self._generator = generator
-        self._caches = generator._recall._caches
+        caches = generator._recall._caches
         self._unused: dict[bytes, int] = {}
-        self._pictures = 0
         self.used_bytes = 0
-        disk = self._caches._disk
-        if disk is not None:
-            load = disk.load
+        if caches._disk is None:
+            return
+        caches._disk.load = self._watched(caches._disk.load)
+        for store in (caches.prefixes.store, caches.features.store):
+            store.use = self._noted(store.use)
 
-            def watched(*arguments: Any, **named: Any) -> Future[Any]:
-                future = load(*arguments, **named)
-                future.add_done_callback(self._arrived)
-                return future
+    def begin(self) -> None:
+        """A pass begins: what was read until now, and never used, counts no more."""
+        self._unused.clear()
+        self.used_bytes = 0
 
-            disk.load = watched
+    def _watched(self, load: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+        def watched(*arguments: Any, **named: Any) -> Future[Any]:
+            future = load(*arguments, **named)
+            future.add_done_callback(self._arrived)
+            return future
+
+        return watched
 
     def _arrived(self, future: Future[Any]) -> None:
         if not future.cancelled():
             self._unused |= {block.key: block.nbytes for block in future.result()}
 
-    def begin(self) -> None:
-        """A pass begins: what was read until now, and never used, counts no more."""
-        self._unused.clear()
-        self._pictures = self._generator.stats()["feature_hits"]
-        self.used_bytes = 0
+    def _noted(self, use: Callable[..., None]) -> Callable[..., None]:
+        def noted(blocks: Sequence[Block]) -> None:
+            self.used_bytes += sum(self._unused.pop(block.key, 0) for block in blocks)
+            use(blocks)
 
-    def taken_up(self, prepared: Prepared, cached: int) -> None:
-        """A row has begun, with ``cached`` tokens out of the caches."""
-        blocks = self._caches.prefixes.keys(prepared, prepared.ids)[: cached // BLOCK]
-        self.used_bytes += sum(self._unused.pop(key, 0) for key in blocks)
-        for key in self._caches.features.keys(prepared):
-            # Usage does not say whether a row's pictures were known, the counter how many were.
-            if key in self._unused and self._pictures < self._generator.stats()["feature_hits"]:
-                self._pictures += 1
-                self.used_bytes += self._unused.pop(key)
+        return noted

@@ -15,8 +15,8 @@ from mlxq_worker.cache.caches import LAYOUT
 from mlxq_worker.cache.disk import DiskTier
 from mlxq_worker.models.load import load_model
 
-QUICK = {("bundled", 4), ("qwen3_5", 8), ("gemma3", 4), ("llama", 8)}
-"""A trained model, a recurrent one, one with windows and one of text; the rest is marked slow."""
+QUICK = {("bundled", 4), ("qwen3_5", 8)}
+"""A trained model and a recurrent one; the rest is marked slow."""
 
 WEIGHTS = [
     pytest.param((name, bits), id=f"{name}-{bits}bit", marks=() if quick else pytest.mark.slow)

@@ -16,18 +16,17 @@ from mlxq_worker.models import load, placement
 from mlxq_worker.models.load import load_model
 from mlxq_worker.models.placement import TF32_VARIABLE, place, rounding
 
-ENTRIES = (
-    "mlxq_worker.__main__",
+QUICK = ("mlxq_worker.__main__", "mlxq_worker.cache.__main__", "mlxq_worker.engine")
+OTHERS = (
     "mlxq_worker.build",
-    "mlxq_worker.cache.__main__",
     "mlxq_worker.cache.bench",
     "mlxq_worker.cache.measure",
     "mlxq_worker.cache.warm",
-    "mlxq_worker.engine",
     "mlxq_worker.engine.bench",
     "mlxq_worker.models.load",
     "mlxq_worker.process.worker",
 )
+ENTRIES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 
 PROGRAM = """
 import os, runpy, sys

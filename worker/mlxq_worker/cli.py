@@ -123,7 +123,8 @@ def run(
         int, _option("--input-cache-bytes", "Memory for decoded and processed pictures; 0: off.")
     ] = _DEFAULT.input_cache_bytes,
     cache_dir: Annotated[
-        Path | None, _option("--cache-dir", "Folder that keeps both over restarts.")
+        str | None,
+        _option("--cache-dir", "Folder that keeps both over restarts.", metavar="DIR"),
     ] = None,
     cache_dir_bytes: Annotated[
         int, _option("--cache-dir-bytes", "Most bytes in that folder.")

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import InvalidJob
@@ -46,6 +46,13 @@ def _folder(value: Path) -> Path:
     # Without it, every job that names a file would fail for good.
     if not value.is_dir():
         raise ValueError(f"{value} is not a folder")
+    return value
+
+
+def _named(value: object) -> object:
+    # An unset variable in quotes would mean the current folder.
+    if value == "":
+        raise ValueError("an empty name is no folder: name one, or leave it out")
     return value
 
 
@@ -90,7 +97,7 @@ class WorkerConfig(BaseModel):
     prefix_cache_bytes: int = Field(default=1 << 30, ge=0)
     feature_cache_bytes: int = Field(default=256 << 20, ge=0)
     input_cache_bytes: int = Field(default=256 << 20, ge=0)
-    cache_dir: Path | None = None
+    cache_dir: Annotated[Path | None, BeforeValidator(_named)] = None
     cache_dir_bytes: int = Field(default=20 << 30, ge=1)
     cache_write_budget: int = Field(default=0, ge=0)
     cache_ssd_only: bool = False
@@ -120,8 +127,9 @@ class WorkerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _has_a_folder(self) -> Self:
-        if self.cache_ssd_only and self.cache_dir is None:
-            raise ValueError("cache_ssd_only needs a folder: give cache_dir (--cache-dir) too")
+        for name in ("cache_ssd_only", "cache_shared", "cache_dir_bits"):
+            if getattr(self, name) and self.cache_dir is None:
+                raise ValueError(f"{name} needs a folder: give cache_dir (--cache-dir) too")
         return self
 
     @property

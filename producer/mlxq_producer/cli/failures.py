@@ -38,7 +38,7 @@ _EXIT_CODES: Final[tuple[tuple[tuple[type[MlxqError], ...], int], ...]] = (
 
 EXIT_CODE_HELP: Final = (
     "Exit codes: 0 done; 1 other error; 2 wrong usage or invalid job; 3 job failed, cancelled or "
-    "expired; 4 queue unavailable or full; 5 timeout; 130 interrupted."
+    "expired; 4 queue unavailable or full; 5 timeout; 6 the worker's device fails; 130 interrupted."
 )
 
 

@@ -24,7 +24,7 @@ def worker(context: typer.Context) -> None:
 
 
 def cache(context: typer.Context) -> None:
-    """Look after the folder of caches on SSD: stats, verify, clear ("mlxq cache --help")."""
+    """Look after the folder of caches on SSD: stats, verify, clear, warm ("mlxq cache --help")."""
     _become(worker_command(*context.args, module="mlxq_worker.cache"))
 
 

@@ -34,6 +34,20 @@ def test_wrong_settings_are_refused(fields: dict[str, Any]) -> None:
         WorkerConfig(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"cache_dir": ""}, "empty name"),
+        ({"cache_ssd_only": True}, "--cache-dir"),
+        ({"cache_shared": True}, "--cache-dir"),
+        ({"cache_dir_bits": 8}, "--cache-dir"),
+    ],
+)
+def test_settings_of_a_folder_need_one(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        WorkerConfig(**fields)
+
+
 class FakeWorker:
     """Takes the place of the worker and notes its settings."""
 

@@ -90,6 +90,18 @@ def test_room_is_what_is_left_and_what_else_allows() -> None:
     assert office.taker.room() == 0
 
 
+def test_jobs_of_silent_workers_have_places_when_new_ones_took_all() -> None:
+    office = Office()
+    office.take("a", "b", "c", "d")
+    assert office.taker.room() == 0
+    assert office.taker.room_for_lost() == 2
+    office.take("lost1", "lost2")
+    assert office.taker.room_for_lost() == 0
+    assert office.taker.room() < 0
+    office.limit = 0
+    assert office.taker.room_for_lost() == 0
+
+
 def test_refused_claims_are_forgotten_and_read_again() -> None:
     office = Office()
     with pytest.raises(QueueError):

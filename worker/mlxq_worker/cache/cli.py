@@ -13,6 +13,7 @@ from mlxq_schemas.errors import EXIT_DEVICE_FAILED, ConfigError, DeviceFailed
 from mlxq_schemas.plain import to_json
 from mlxq_worker.cache import disk_care
 from mlxq_worker.cache.disk_folder import CacheFolder
+from mlxq_worker.cache.options import Dir, Shared
 from mlxq_worker.cache.warm import warm
 
 EXIT_DAMAGED: Final = 1
@@ -42,15 +43,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Dir = Annotated[
-    Path, typer.Option("--dir", envvar="MLXQ_CACHE_DIR", help="The cache folder.", metavar="DIR")
-]
-Shared = Annotated[
-    bool,
-    typer.Option(
-        "--cache-shared", envvar="MLXQ_CACHE_SHARED", help="Believe files of other users too."
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

@@ -22,6 +22,7 @@ from mlxq_schemas.errors import (
 )
 from mlxq_schemas.plain import to_json
 from mlxq_schemas.wire import MAX_JOB_BYTES, describe, parse_job, unpack
+from mlxq_worker.cache.options import Dir, Shared
 from mlxq_worker.config import WorkerConfig
 
 if TYPE_CHECKING:
@@ -66,15 +67,7 @@ class Report:
 
 def warm(
     prompts: Annotated[Path, typer.Argument(help="Jobs as JSON, one a line.", metavar="FILE")],
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            envvar="MLXQ_CACHE_DIR",
-            help="The cache folder; made if missing.",
-            metavar="DIR",
-        ),
-    ],
+    folder: Dir,
     model: Annotated[
         str | None,
         typer.Option(
@@ -111,10 +104,7 @@ def warm(
             "--cache-dir-bits", envvar="MLXQ_CACHE_DIR_BITS", help="As the workers' option."
         ),
     ] = None,
-    shared: Annotated[
-        bool,
-        typer.Option("--cache-shared", envvar="MLXQ_CACHE_SHARED", help="As the workers' option."),
-    ] = _DEFAULT.cache_shared,
+    shared: Shared = _DEFAULT.cache_shared,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compute prompts' beginnings and pictures, so that workers find them in the folder.

@@ -194,7 +194,7 @@ class QueueSide:
         flight = self.flights.by_entry(entry)
         # One that is ending may just have been acknowledged; if not, the publisher hears of it.
         if flight is not None and flight.claim is not None and flight.stage < Stage.ENDING:
-            self._lost(flight.claim.request_id, "its lease ran out")
+            self._lost(flight.claim.request_id, "another worker has taken it over")
 
     def _look_at_clocks(self) -> float:
         """Whoever slept renews first of all; seconds until the next look."""
@@ -240,7 +240,7 @@ class QueueSide:
             self._config.name,
             lease=self._config.lease,
             period=self._config.lease / 4,
-            room=self._taker.room,
+            room=self._taker.room_for_lost,
             take=partial(self._taker.take, link),
             standstill=self._standstill,
         )

@@ -44,9 +44,18 @@ class Taker:
 
     def room(self) -> int:
         """How many jobs may be taken now; 0 or less: none."""
+        return self._room(self._capacity)
+
+    def room_for_lost(self) -> int:
+        """How many jobs of silent workers may be taken now. These waited longer than any in the
+        queue, so there are places for them when new jobs have taken all others; new ones then wait.
+        """
+        return self._room(self._capacity + max(1, self._capacity // 2))
+
+    def _room(self, most: int) -> int:
         if self._quarantine.occupied:
             return 0
-        return min(self._capacity - self._flights.busy(), self._limit())
+        return min(most - self._flights.busy(), self._limit())
 
     def take(self, link: Link, entries: Sequence[Entry]) -> None:
         """Claim entries and send them on. Raises if the server did not carry out all claims."""

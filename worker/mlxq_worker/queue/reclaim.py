@@ -8,6 +8,7 @@ tell to all alike, however often a connection of one breaks. What was handed bac
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from mlxq_worker.queue.hand_back import IDLE_MS
 from mlxq_worker.queue.intake import group_is_gone
 from mlxq_worker.queue.link import Link, run_script
 from mlxq_worker.queue.standstill import Standstill
+
+log = logging.getLogger(__name__)
 
 START: Final = "0-0"
 MAX_CALLS: Final = 1000
@@ -85,6 +88,7 @@ class Reclaimer:
                 return
             entries = self._claim(stream, room)
             if entries:
+                log.info("taking jobs over", extra={"jobs": len(entries), "stream": stream})
                 self._take(entries)
             if self._cursors[stream] == START:
                 if turned:

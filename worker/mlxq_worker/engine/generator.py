@@ -167,8 +167,8 @@ class BatchGenerator:
             raise late
         self._end_aborted()
         self._admit()
-        self._look_ahead()
         self._prefill_slice()
+        self._look_ahead()  # behind those whose turn has come, or they would want its room
         self._make_room(0)
         self._decode()
         if not (self._waiting or self._prefilling or len(self._decoding)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from dataclasses import replace
 from functools import cache
@@ -32,9 +33,12 @@ def full() -> list[Cell]:
     return run(Sizes())
 
 
+LONG = [
+    pytest.mark.slow,
+    pytest.mark.skipif("MLXQ_TEST_SHORT" in os.environ, reason="takes ten minutes"),
+]
 FORMS = pytest.mark.parametrize(
-    "cells",
-    [pytest.param(short, id="short"), pytest.param(full, id="full", marks=pytest.mark.slow)],
+    "cells", [pytest.param(short, id="short"), pytest.param(full, id="full", marks=LONG)]
 )
 
 

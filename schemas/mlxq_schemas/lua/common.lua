@@ -16,9 +16,11 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- A number that no earlier life of a key had: microseconds, and above `last`.
+-- A number that no earlier life of a key had: microseconds, and above `last`. How far above is
+-- chance: before a failover another server may have gone on from the same `last`, its clock ahead.
 local function fresh(now, last)
-  return math.max(math.floor(now * 1000000 + 0.5), last + 1)
+  local micros = math.floor(now * 1000000 + 0.5)
+  return math.max(micros, last + 1 + micros % 1000000)
 end
 
 -- A count kept in a hash; 0 if somebody else wrote what is none, or what Lua cannot count with.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from lua_worker import LuaWorker
@@ -9,7 +10,7 @@ from mlxq_schemas import GROUP, Job
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.lease import LeaseKeeper
 from mlxq_worker.queue.link import Link
-from mlxq_worker.queue.standstill import Standstill
+from mlxq_worker.queue.standstill import Moment, Standstill
 
 
 def make(link: Link, other: LuaWorker, held: list[Entry], lost: list[Entry]) -> LeaseKeeper:
@@ -70,3 +71,28 @@ def test_a_beat_is_left_where_nothing_is_in_flight(
     make(link, other, [], []).step()
     assert redis_client.hget(other.keys.beats, "lease") == b"20"
     assert 0 < redis_client.ttl(other.keys.beats) <= 86400
+
+
+def test_a_sleep_is_told_and_logged_once_when_the_queue_knows(
+    link: Link, other: LuaWorker, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine that wakes without its network looks at its clocks each second."""
+    clocks = [Moment(1e9, 50.0, 0.0), Moment(1e9 + 3600, 51.0, 0.0)]
+    standstill = Standstill(10.0, lambda: clocks.pop(0) if len(clocks) > 1 else clocks[0])
+    keeper = LeaseKeeper(
+        link,
+        other.keys,
+        "other",
+        lease=20.0,
+        held=list,
+        on_lost=lambda _: None,
+        standstill=standstill,
+    )
+    for _ in range(3):
+        assert standstill.look() > 0
+    assert caplog.text == ""
+    keeper.step()
+    assert standstill.look() == 0
+    keeper.step()
+    assert caplog.text.count("stood still") == 1
+    assert redis_client.hexists(other.keys.beats, "woke")

@@ -198,8 +198,7 @@ class QueueSide:
 
     def _look_at_clocks(self) -> float:
         """Whoever slept renews first of all; seconds until the next look."""
-        if slept := self._standstill.look():
-            log.warning("stood still: leases are renewed", extra={"seconds": round(slept, 3)})
+        if self._standstill.look():
             self._lease.wake()
         return min(LOOK_PERIOD, self._config.lease / 20)
 

@@ -7,6 +7,7 @@ and takes back the deaths that others counted meanwhile.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
@@ -15,8 +16,10 @@ from mlxq_worker.queue.claim import Claim
 from mlxq_worker.queue.connection import text
 from mlxq_worker.queue.entry import Entry
 from mlxq_worker.queue.intake import group_is_gone
-from mlxq_worker.queue.link import Command, Link, run_script
+from mlxq_worker.queue.link import Link, run_script
 from mlxq_worker.queue.standstill import Standstill
+
+log = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
@@ -70,15 +73,15 @@ class LeaseKeeper:
                 self._on_lost(entries[entry_id])
         if isinstance(beaten, Exception):
             raise beaten
-        self._standstill.told(slept)
+        if slept:
+            log.warning("stood still: leases are renewed", extra={"seconds": round(slept, 3)})
+            self._standstill.told(slept)
         self._take_back_deaths()
         return self._lease / 4
 
     def _take_back_deaths(self) -> None:
         while self._outlived:
             claim = self._outlived[0]
-            self._link.one(*self._alive(claim))
+            job = self._keys.job(claim.job_id)
+            self._link.one(*run_script("alive", [job], [claim.epoch]))
             self._outlived.popleft()
-
-    def _alive(self, claim: Claim) -> Command:
-        return run_script("alive", [self._keys.job(claim.job_id)], [claim.epoch])

@@ -131,10 +131,10 @@ class AsyncProducer(BaseProducer):
     async def close(self) -> None:
         """Close the connections that this producer opened; who still follows hears that, and
         commands that have begun end first."""
-        self._calls.closed = True
+        self._calls.close()
         if self._channels is not None and self._channels[0] is asyncio.get_running_loop():
             await self._channels[1].close()
-        await self._calls.close()
+        await self._calls.end()
         if self._owned:
             await self._client.aclose()
 

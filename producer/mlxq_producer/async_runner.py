@@ -26,7 +26,7 @@ class Calls:
     def __init__(self) -> None:
         self._running = 0
         self._over: asyncio.Event | None = None
-        self.closed = False
+        self._closed = False
 
     @contextmanager
     def running(self) -> Generator[None]:
@@ -41,12 +41,15 @@ class Calls:
                 self._over.set()
 
     def check(self) -> None:
-        if self.closed:
+        if self._closed:
             raise QueueError("the producer was closed: use an open one")
 
-    async def close(self) -> None:
+    def close(self) -> None:
+        """Let none begin any more."""
+        self._closed = True
+
+    async def end(self) -> None:
         """Returns when none is under way; those that have begun end as they would."""
-        self.closed = True
         if self._running:
             self._over = asyncio.Event()
             await self._over.wait()

@@ -31,9 +31,10 @@ def worker_environment(url: str, queue: str) -> dict[str, str]:
 
     Not on their command lines, which anyone on the machine may read: the URL may hold a password.
     """
-    foreign = {n: v for n, v in os.environ.items() if not n.startswith("MLXQ_")}
-    device = {n: v for n, v in os.environ.items() if n == DEVICE_VARIABLE}
-    return {**foreign, **device, URL_VARIABLE: url, QUEUE_VARIABLE: queue}
+    kept = {
+        n: v for n, v in os.environ.items() if n == DEVICE_VARIABLE or not n.startswith("MLXQ_")
+    }
+    return {**kept, URL_VARIABLE: url, QUEUE_VARIABLE: queue}
 
 
 def worker_end(status: int) -> str:

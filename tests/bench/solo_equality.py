@@ -24,11 +24,11 @@ import mlx.core as mx
 import tiny_models
 from mlxq_schemas import Sampling
 from mlxq_worker.engine import BatchGenerator, Request
-from mlxq_worker.models.inputs import build_inputs
 from mlxq_worker.models.load import DtypeName, LoadedModel, load_model
 from mlxq_worker.models.placement import DeviceName, place
 from mlxq_worker.models.prepared import Prepared
 from pictures import random_picture
+from subject import Subject
 
 WEIGHTS = ("float32", "bfloat16", "8bit-float32", "4bit-float32", "4bit-bfloat16")
 TOKENS = 48
@@ -72,21 +72,13 @@ def _load(family: str, weights: str, folder: Path) -> LoadedModel:
 
 
 def _prompts(loaded: LoadedModel, rows: int) -> list[Prepared]:
-    rng = random.Random(7)
-    shows = hasattr(loaded.processor, "image_processor")
-    return [_prompt(loaded, rng, pictures=n % 3 if shows else 0) for n in range(rows)]
+    rng, subject = random.Random(7), Subject(loaded)
+    return [_prompt(subject, rng, pictures=n % 3 if subject.shows else 0) for n in range(rows)]
 
 
-def _prompt(loaded: LoadedModel, rng: random.Random, pictures: int) -> Prepared:
+def _prompt(subject: Subject, rng: random.Random, pictures: int) -> Prepared:
     words = " ".join(rng.choice(("fox", "cat", "sun", "map")) for _ in range(rng.randrange(2, 90)))
-    parts = [*[{"type": "image"}] * pictures, {"type": "text", "text": words}]
-    template = loaded.processor
-    if not getattr(template, "chat_template", None):
-        template = loaded.tokenizer
-    text: str = template.apply_chat_template(
-        [{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=False
-    )
-    return build_inputs(loaded.processor, text, [random_picture(rng) for _ in range(pictures)])
+    return subject.prepare(words, [random_picture(rng) for _ in range(pictures)])
 
 
 def _run(loaded: LoadedModel, prompts: Sequence[Prepared]) -> list[list[int]]:

@@ -23,9 +23,13 @@ def test_a_tree_costs_what_it_costs_itself():
         assert one.first.step > 0
         for side in (one.first, one.second):
             assert side.passes == 1
-            # A wait, and a look at each of the arrays that are there; the SSD copies blocks too.
             assert side.waits >= 1
             assert side.queued >= 1
+    # A wait, then a look at each of two arrays that are there. The SSD copies blocks too.
+    for one in found[:2]:
+        assert (
+            (one.first.waits, one.first.queued) == (one.second.waits, one.second.queued) == (3, 1)
+        )
 
 
 @NEEDS_OWN

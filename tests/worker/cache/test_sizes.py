@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from cache_blocks import wait_until
@@ -14,20 +16,9 @@ from mlxq_worker.config import WorkerConfig
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Starts a session on a folder, the same for all."""
-    running: list[Session] = []
-
-    def one(subject, **options) -> Session:
-        while running:
-            running.pop().generator.close()
-        disk = DiskTier(tmp_path / "cache", max_bytes=1 << 28, layout=LAYOUT)
-        running.append(Session(subject, disk=disk, identity="m", **options))
-        return running[-1]
-
-    yield one
-    while running:
-        running.pop().generator.close()
+def start(start):
+    """Blocks are written when they are seen twice, as by default."""
+    return partial(start, admit_at=2)
 
 
 def settled(session: Session) -> dict[str, int]:

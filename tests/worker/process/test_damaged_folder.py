@@ -11,12 +11,10 @@ import pytest
 from cache_blocks import file_bytes, harm
 from cache_session import text
 from mlxq_producer import Producer
-from mlxq_schemas import Job
-from mlxq_worker.build import build_backend
 from mlxq_worker.cache.disk_care import survey, verify
 from mlxq_worker.cache.disk_folder import CacheFolder
-from mlxq_worker.config import WorkerConfig
 from pictures import random_picture
+from solo_jobs import ask, texts_alone
 from worker_process import PATIENCE, StartWorker, WorkerProcess
 
 CAP = 1 << 20
@@ -32,33 +30,9 @@ def make_questions(folder: Path) -> list[dict[str, Any]]:
     for n in range(8):
         path = folder / f"{n}.png"
         random_picture(rng).save(path)
-        image = {"type": "image_url", "image_url": {"url": str(path)}}
-        for words in ("Describe the image.", "How many shapes are there?"):
-            user = {"role": "user", "content": [image, {"type": "text", "text": words}]}
-            questions.append({"messages": [{"role": "system", "content": text(n, 120)}, user]})
+        asked = ("Describe the image.", "How many shapes are there?")
+        questions += [ask(text(n, 120), path, words) for words in asked]
     return questions
-
-
-def texts_without_caches(model: str, root: Path, questions: list[dict[str, Any]]) -> list[str]:
-    config = WorkerConfig(
-        model=model,
-        max_rows=1,
-        prefix_cache_bytes=0,
-        feature_cache_bytes=0,
-        media_roots=(root,),
-        name="solo",
-    )
-    backend = build_backend(config)
-    texts: list[str] = []
-    for question in questions:
-        job = Job(**question, sampling={"max_tokens": TOKENS})
-        backend.generator.insert([backend.prepare(job, lambda _: None)])
-        pieces: list[str] = []
-        while backend.generator.has_work():
-            pieces += [response.text for response in backend.generator.next()]
-        texts.append("".join(pieces))
-    backend.generator.close()
-    return texts
 
 
 @pytest.mark.parametrize(
@@ -75,7 +49,7 @@ def test_damage_costs_time_and_never_a_text(
 ) -> None:
     model = str(folders("qwen3_vl"))
     questions = make_questions(tmp_path)
-    alone = texts_without_caches(model, tmp_path, questions)
+    alone = texts_alone(questions, tmp_path, TOKENS, model)
     folder = CacheFolder(tmp_path / "cache")
     size = ("--cache-dir", str(folder.root), "--cache-dir-bytes", str(CAP))
     options = (*size, *MEMORY, "--media-root", str(tmp_path), "--max-rows", "4")

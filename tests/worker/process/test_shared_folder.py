@@ -12,12 +12,10 @@ import pytest
 from cache_blocks import file_bytes
 from cache_session import text
 from mlxq_producer import Producer
-from mlxq_schemas import Job
-from mlxq_worker.build import build_backend
 from mlxq_worker.cache.disk_care import survey, verify
 from mlxq_worker.cache.disk_folder import CacheFolder
-from mlxq_worker.config import WorkerConfig
 from pictures import random_picture
+from solo_jobs import ask, texts_alone
 from worker_process import PATIENCE, StartWorker
 
 SHORT = os.environ.get("MLXQ_TEST_SHORT") == "1"
@@ -42,37 +40,13 @@ def make_questions(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def ask(instruction: str, picture: Path, question: str) -> dict[str, Any]:
-    image = {"type": "image_url", "image_url": {"url": str(picture)}}
-    user = {"role": "user", "content": [image, {"type": "text", "text": question}]}
-    return {"messages": [{"role": "system", "content": instruction}, user]}
-
-
-def texts_alone(questions: list[dict[str, Any]], root: Path) -> list[str]:
-    """One row at a time and without caches."""
-    config = WorkerConfig(
-        max_rows=1, prefix_cache_bytes=0, feature_cache_bytes=0, media_roots=(root,), name="solo"
-    )
-    backend = build_backend(config)
-    texts: list[str] = []
-    for question in questions:
-        job = Job(**question, sampling={"max_tokens": 12})
-        backend.generator.insert([backend.prepare(job, lambda _: None)])
-        pieces: list[str] = []
-        while backend.generator.has_work():
-            pieces += [response.text for response in backend.generator.next()]
-        texts.append("".join(pieces))
-    backend.generator.close()
-    return texts
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_two_workers_share_a_folder_and_its_bound(
     start_worker: StartWorker, producer: Producer, tmp_path: Path
 ) -> None:
     questions = make_questions(tmp_path)
-    alone = texts_alone(questions, tmp_path)
+    alone = texts_alone(questions, tmp_path, 12)
     assert len(set(alone)) > 12
     folder = CacheFolder(tmp_path / "cache")
     common = ("--cache-dir", str(folder.root), "--media-root", str(tmp_path), *MEMORY)

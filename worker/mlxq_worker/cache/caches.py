@@ -115,9 +115,8 @@ class Caches:
     ) -> list[Load] | None:
         """Begin to bring what the SSD holds of a row's prefix and of its pictures; what to wait
         for. None: others whose turn has come hold the room, so ask again when they have begun.
-        ``least``: a prefix of fewer blocks is of no use; with one of ``shown`` tokens, pictures are
-        not.
-        ``ahead``: the row's turn has not come; half of the memory is left to the others.
+        ``least``: a prefix of fewer blocks is of no use. ``shown``: after so many tokens pictures
+        are not needed. ``ahead``: the row's turn has not come; half of the memory is for others.
         ``yielding``: one that came before waits for room, so none is taken."""
         if self._disk is None:
             return []

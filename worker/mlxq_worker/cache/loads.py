@@ -136,10 +136,10 @@ class Loads:
         """Let go of the loads that no row waits for any more; ``turn``: those for which rows wait
         whose turn has come."""
         for load in dict.fromkeys(self._by_key.values()):
-            if load not in wanted:
-                self._end(load, keep=True)
             # Who shared a load with others may be the last to wait for it, and not in turn yet.
             load.ahead = load not in turn
+            if load not in wanted:
+                self._end(load, keep=True)
 
     def drop(self) -> None:
         """Forget all: rows that wait compute what they lack."""

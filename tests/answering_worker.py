@@ -57,6 +57,8 @@ class AnsweringWorker:
 
     def _answer(self, entry: bytes, job_id: str) -> None:
         reply = self.lua.claim(job_id, entry)
+        if reply[0] != b"ok":
+            return  # cancelled meanwhile
         job = decode_job(reply[5], job_id)
         self.jobs.append(job)
         if self.pause:

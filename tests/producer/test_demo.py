@@ -62,12 +62,12 @@ def test_the_demo_as_data(environment, tmp_path):
 
 def test_the_demo_for_people(environment):
     done = run(environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "starting a server and a worker\n")
     samples = sample_jobs()
     for sample in samples:
         assert f"ok    {sample.name}: {sample.expect or 'media_invalid: '}" in done.stdout
     right = len(samples) - 1
-    assert f"{right} of {right} captions right, 1 job(s) failed" in done.stdout
+    assert f"{right} of {right} captions right; 1 of 1 broken pictures refused" in done.stdout
 
 
 def test_wrong_captions_fail_the_demo(environment):
@@ -115,7 +115,7 @@ def test_a_demo_that_is_stopped_leaves_no_process(environment, server, tmp_path,
         until(lambda: any(b":job:" in key for key in demo_keys(server.url)))
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (status, b"")
+    assert (process.returncode, error) == (status, b"starting a server and a worker\n")
     until(lambda: not processes_with(str(tmp_path)))
     if number != signal.SIGKILL:
         assert list(tmp_path.iterdir()) == []

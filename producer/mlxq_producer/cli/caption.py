@@ -8,34 +8,28 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from mlxq_producer.cli.caption_view import choose_view
-from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, complain_of_item
+from mlxq_producer.cli.caption_run import carry_out
+from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.client import Producer
-from mlxq_producer.pipeline.api import MEDIA_TTL, opened
-from mlxq_producer.pipeline.item import Row
+from mlxq_producer.pipeline.api import MEDIA_TTL
 from mlxq_producer.pipeline.pictures import PassedOver
 from mlxq_producer.pipeline.plan import Plan, Prompt
 from mlxq_producer.pipeline.post import Post
 from mlxq_producer.pipeline.preview import preview
-from mlxq_producer.pipeline.run import FAILURES_SHOWN
 from mlxq_producer.pipeline.shards import SHARD_ITEMS
 from mlxq_producer.pipeline.sources import Choice, Sources
-from mlxq_producer.pipeline.summary import Summary
 from mlxq_producer.pipeline.template import Literal, Template
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError, EmptyPrompt
 
 EXIT_TERMINATED: Final = 143
-EDITED_SHOWN: Final = 20
-"""Edited files that are named at the end."""
 
 
 class Existing(StrEnum):
@@ -161,6 +155,9 @@ def caption(
     by_path: Annotated[
         bool, typer.Option("--by-path", help="Workers see the same disk: send paths, not bytes.")
     ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="When interrupted, let the jobs under way go on.")
+    ] = False,
     no_strip: Annotated[bool, typer.Option("--no-strip", help="Keep blanks around texts.")] = False,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Before each text.")] = "",
     suffix: Annotated[str, typer.Option(metavar="TEXT", help="After each text.")] = "",
@@ -210,6 +207,7 @@ def caption(
         retry_failed=retry_failed,
         window=window,
         ordered=ordered,
+        detach=detach,
     )
     if dry_run:
         _show(plan, as_json=as_json)
@@ -223,67 +221,9 @@ def caption(
         if not embedded:
             made = Producer(redis_url, queue, inline_media=not by_path, media_ttl=MEDIA_TTL)
             producer = stack.enter_context(made)
-        summary = _run(plan, producer, embedded=embedded, as_json=as_json)
+        summary = carry_out(plan, producer, embedded=embedded, as_json=as_json)
     if not summary.ok:
         raise typer.Exit(EXIT_JOB_NOT_FINISHED)
-
-
-def _run(plan: Plan, producer: Producer | None, *, embedded: bool, as_json: bool) -> Summary:
-    failures: list[Row] = []
-    view = choose_view(partial(_count, plan), as_json=as_json)
-    for note in plan.sources.notes():
-        view.say(note)
-    if producer is not None and not producer.status().workers:
-        view.say("no worker is up, so the jobs wait: start mlxq worker, or use --embedded")
-    with view, opened(plan, producer=producer, embedded=embedded, say=view.say) as run:
-        view.begin()
-        for row in run.rows():
-            view.row(row, run.summary)
-            if not row.ok and len(failures) < FAILURES_SHOWN:
-                failures.append(row)
-    failures = [*run.still_failed, *failures][:FAILURES_SHOWN]
-    if as_json:
-        print_json({"type": "summary", **run.summary.as_dict()})
-    else:
-        _print_end(run.summary, failures, view.rates(run.summary))
-    return run.summary
-
-
-def _count(plan: Plan) -> int | None:
-    """About how many items there will be; None if nobody knows."""
-    total = plan.sources.count()
-    if total is None:
-        return None
-    if plan.choice.shard is not None:
-        total //= plan.choice.shard[1]
-    return total if plan.choice.limit is None else min(total, plan.choice.limit)
-
-
-def _print_end(summary: Summary, failures: list[Row], rates: tuple[float, float]) -> None:
-    for row in failures:
-        complain_of_item(row.source, row.code or "failed", row.message)
-    failed = summary.failed + summary.still_failed
-    if failed > len(failures):
-        print(f"... and {failed - len(failures)} more", file=sys.stderr)
-    earlier = f", {summary.skipped} done before" if summary.skipped else ""
-    kept = f", {summary.kept} left as they were" if summary.kept else ""
-    print(f"{summary.done} captions{earlier}{kept}, {failed} failed")
-    if summary.edited:
-        _print_edited(summary)
-    if summary.passed_over:
-        print(summary.passed_over.told())
-    if summary.completion_tokens:
-        print(f"{rates[0]:.1f} items/s, {rates[1]:.0f} tokens/s")
-    if failed:
-        print("mlxq caption --retry-failed, with the same words otherwise, does these again")
-
-
-def _print_edited(summary: Summary) -> None:
-    print("edited since mlxq wrote them, and kept (--existing overwrite replaces them):")
-    for name in summary.edited_files[:EDITED_SHOWN]:
-        print(f"  {name}")
-    if summary.edited > EDITED_SHOWN:
-        print(f"  ... and {summary.edited - EDITED_SHOWN} more")
 
 
 def _show(plan: Plan, *, as_json: bool) -> None:

@@ -16,11 +16,12 @@ import typer
 from redis.exceptions import RedisError
 
 from mlxq_producer.async_client import AsyncProducer
+from mlxq_producer.cli.demo_end import entry, print_end
 from mlxq_producer.cli.demo_report import Row, summarise
-from mlxq_producer.cli.demo_view import View, choose_view, print_summary
 from mlxq_producer.cli.failures import EXIT_OTHER, complain
 from mlxq_producer.cli.options import Json
 from mlxq_producer.cli.output import print_json
+from mlxq_producer.cli.view import Board, Counts, View, live_view
 from mlxq_producer.connection import URL_VARIABLE, connect_async
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.processes import ChildProcess
@@ -53,8 +54,9 @@ def demo(
     from mlxq_producer.samples import sample_jobs  # noqa: PLC0415 - no other command needs them
 
     rows = [Row.of(sample) for sample in sample_jobs()]
+    board = Board("the demo", lambda: _counts(rows), total=len(rows))
     try:
-        with choose_view(rows, as_json=as_json) as view:
+        with View(board) if as_json else live_view(board) as view:
             asyncio.run(_run(rows, view, timeout))
     except asyncio.CancelledError as error:
         raise typer.Exit(EXIT_TERMINATED) from error
@@ -62,7 +64,7 @@ def demo(
     if as_json:
         print_json({"jobs": [row.as_dict() for row in rows], "summary": summary.as_dict()})
     else:
-        print_summary(summary, rows)
+        print_end(summary, rows)
     if summary.reason is not None:
         if not as_json:
             complain(DemoFailed.code, summary.reason)
@@ -77,19 +79,17 @@ async def _run(rows: list[Row], view: View, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds), AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlxq-demo-")))
-            view.stage("starting the server")
+            view.say("starting a server and a worker")
             url = os.environ.get(URL_VARIABLE) or stack.enter_context(EmbeddedServer()).url
             queue = await stack.enter_async_context(_fresh_queue(url))
             where = worker_environment(url, queue)
-            view.stage("starting the worker")
             worker = ChildProcess(worker_command(), folder / "worker.log", where)
             stack.enter_context(worker)
             producer = await stack.enter_async_context(AsyncProducer(url, queue))
             await _beside(_worker_is_up(producer), _must_stay("worker", worker))
-            view.stage("captioning")
+            view.begin()
             work = _caption(rows, view, producer, where, folder)
             await _beside(work, _must_stay("worker", worker))
-            view.stage("done")
     except TimeoutError as error:
         open_jobs = sum(not row.ended for row in rows)
         raise WaitTimeout(
@@ -112,8 +112,16 @@ async def _caption(
 async def _follow(rows: list[Row], view: View, producer: AsyncProducer) -> None:
     by_id = {row.id: row for row in rows}
     async for event in producer.follow_many(by_id, wait_for_job=True):
-        by_id[event.job].apply(event)
-        view.changed(by_id[event.job])
+        row = by_id[event.job]
+        row.apply(event)
+        if row.started or row.ended:
+            view.show(entry(row))
+
+
+def _counts(rows: list[Row]) -> Counts:
+    right = sum(bool(row.ended) and row.right for row in rows)
+    wrong = sum(bool(row.ended) and not row.right for row in rows)
+    return Counts(right, wrong, tokens=sum(row.tokens for row in rows))
 
 
 async def _worker_is_up(producer: AsyncProducer) -> None:

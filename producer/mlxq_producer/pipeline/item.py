@@ -101,8 +101,10 @@ class Outcome:
         """The outcome that a job's result stands for."""
         model = result.provenance.model if result.provenance is not None else None
         if not result.ok:
-            code = result.code or result.type
-            return cls(code=code, message=result.message or f"the job was {result.type}")
+            message = result.message or f"the job was {result.type}"
+            # The item has a name of its own, by which its user knows it.
+            message = message.removeprefix(f"job {result.job}: ")
+            return cls(code=result.code or result.type, message=message)
         usage = result.usage
         return cls(
             text=result.text or "",

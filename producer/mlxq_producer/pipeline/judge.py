@@ -15,7 +15,9 @@ from mlxq_producer.pipeline.plan import Plan
 from mlxq_producer.pipeline.sidecars import Sidecars
 from mlxq_schemas.errors import MlxqError
 
-Action = Literal["done", "failed", "kept", "edited", "repeated", "reuse", "caption", "refuse"]
+Action = Literal[
+    "done", "failed", "kept", "edited", "repeated", "left out", "reuse", "caption", "refuse"
+]
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Judge:
             if not self.plan.retry_failed:
                 return replace(found, action="failed")
         elif self.plan.retry_failed and (row is None or row.ok):
-            return replace(found, action="kept")
+            return replace(found, action="left out")
         if self.plan.existing == "skip" and (kept := self._kept(found, known)) is not None:
             return kept
         outcome = self.ledger.outcome(found.key)

@@ -62,6 +62,10 @@ class PassedOver(dict[str, int]):
         kind = kind if kind in self or len(self) < _KINDS else "of other kinds"
         self[kind] = self.get(kind, 0) + 1
 
+    def total(self) -> int:
+        """How many of all kinds."""
+        return sum(self.values())
+
     def listed(self) -> str:
         """As in ``3 .heic, 1 .md``: what may be missed first, then the most frequent."""
         shown = sorted(self.items(), key=lambda pair: (pair[0] not in MISSED, -pair[1], pair[0]))
@@ -70,11 +74,11 @@ class PassedOver(dict[str, int]):
             parts.append(f"{sum(number for _, number in rest):,} of {len(rest)} other kinds")
         return ", ".join(parts)
 
-    def told(self) -> str:
-        """What a user is told, in lines of 80 columns at most."""
+    def told(self, width: int = 80) -> str:
+        """What a user is told, in lines of so many columns at most."""
         return textwrap.fill(
             f"passed over, no pictures that mlxq reads: {self.listed()}",
-            width=80,
+            width=width,
             subsequent_indent="  ",
             break_on_hyphens=False,
         )

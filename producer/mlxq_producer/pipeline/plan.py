@@ -60,6 +60,8 @@ class Plan:
     retry_failed: bool = False
     window: int = 64
     ordered: bool = False
+    detach: bool = False
+    """Whether jobs under way go on when the run is interrupted."""
     folders: Sequence[Path] | None = None
 
     def check(self) -> None:

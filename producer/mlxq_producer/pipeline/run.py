@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -16,6 +17,7 @@ from mlxq_producer.pipeline.output import Sink
 from mlxq_producer.pipeline.plan import Plan, open_ledger
 from mlxq_producer.pipeline.summary import Summary
 from mlxq_schemas import Result
+from mlxq_schemas.errors import Expired, QueueError, UnknownJob
 
 HELD_ROWS: Final = 256
 """Rows written that the reader has not taken yet; then it is the reader's turn."""
@@ -63,7 +65,8 @@ class Run:
             self._locks.release()
             raise
         self._judge = Judge(plan, self._ledger, beside)
-        self._items = plan.choice.of(plan.sources.items(self.summary.passed_over))
+        items = plan.sources.items(self.summary.passed_over)
+        self._items = plan.choice.of(items, self._left_out)
         self._opened: list[Sink] = []
         self._closed = False
         self._exhausted = False
@@ -99,6 +102,7 @@ class Run:
             return
         self._closed = True
         try:
+            self._drop_jobs()
             for sink in self._opened:
                 sink.finish(self._ledger)
             if len(self._opened) == len(self._sinks):
@@ -108,6 +112,29 @@ class Run:
         finally:
             self._ledger.close()
             self._locks.release()
+
+    def _drop_jobs(self) -> None:
+        """Nobody waits for what is under way any more: cancel it, unless the plan lets it go on.
+
+        The next run asks again, under other ids. What has ended meanwhile is kept for it.
+        """
+        self.summary.dropped = self._under_way()
+        if self._plan.detach or not self._jobs:
+            return
+        with suppress(QueueError):
+            self._producer.now()  # where the server is away, the jobs keep their ids
+            for job_id, key in self._jobs.items():
+                self._ledger.try_again(key)
+                with suppress(UnknownJob, Expired):
+                    if self._producer.cancel(job_id) == "ended":
+                        self._keep_outcome(key, Outcome.of(self._producer.result(job_id)))
+
+    def _keep_outcome(self, key: str, outcome: Outcome) -> None:
+        if outcome.ok and not self._plan.post.check(outcome.text):
+            self._ledger.settle(key, outcome)
+
+    def _left_out(self) -> None:
+        self.summary.left_out += 1
 
     def __iter__(self) -> Self:
         return self
@@ -134,26 +161,9 @@ class Run:
 
     def _begin(self, found: Verdict) -> dict[str, Any] | None:
         """Act on a verdict; returns the job that it needs, if any."""
-        match found.action:
-            case "done":
-                self.summary.skipped += 1
-                if found.known is not None and found.known.row is not None:
-                    self._restore(found.item, found.known.row)
-                return None
-            case "failed":
-                self.summary.still_failed += 1
-                row = None if found.known is None else found.known.row
-                if row is not None and len(self.still_failed) < FAILURES_SHOWN:
-                    self.still_failed.append(row)
-                return None
-            case "kept" | "edited":
-                self.summary.kept += 1
-                self.summary.add_edited(*found.edited)
-                return None
-            case "repeated":
-                return None
-            case "reuse" | "refuse" | "caption":
-                pass
+        if found.action not in {"reuse", "refuse", "caption"}:
+            self._pass_by(found)
+            return None
         item = found.item
         visit = self._judge.visit
         self._ledger.begin(item.name, found.stamp, found.seen, found.digest, visit)
@@ -176,6 +186,27 @@ class Run:
             self._retried.add(found.key)
         self._flying[found.key] = [pending]
         return self._job(pending)
+
+    def _pass_by(self, found: Verdict) -> None:
+        """Count an item that needs nothing, and put right what is gone of its output."""
+        summary, row = self.summary, None if found.known is None else found.known.row
+        match found.action:
+            case "done":
+                summary.skipped += 1
+                if row is not None:
+                    self._restore(found.item, row)
+            case "failed":
+                summary.still_failed += 1
+                if row is not None:
+                    summary.add_failure(row.source, row.code)
+                    self.still_failed += [row][: FAILURES_SHOWN - len(self.still_failed)]
+            case "repeated":
+                summary.repeated += 1
+            case "left out":
+                summary.left_out += 1
+            case _:
+                summary.kept += 1
+                summary.add_edited(*found.edited)
 
     def _job(self, pending: Pending) -> dict[str, Any]:
         """The job of a pending item, whose id is the same in every run until the work is tried
@@ -222,7 +253,9 @@ class Run:
             sizes |= sink.sizes()
         self._ledger.write(item.name, stamp, row, sizes)
         self.summary.done += row.ok
-        self.summary.failed += not row.ok
+        if not row.ok:
+            self.summary.failed += 1
+            self.summary.add_failure(row.source, row.code)
         self._written.append(row)
 
     def _put(self, item: Item, row: Row) -> Row:

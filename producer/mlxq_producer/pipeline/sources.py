@@ -51,14 +51,25 @@ class Choice:
     shuffle: bool = False
     seed: int = 0
 
-    def of(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The chosen items."""
+    def of(
+        self, items: Iterable[Item], left_out: Callable[[], object] = lambda: None
+    ) -> Iterator[Item]:
+        """The chosen items; ``left_out`` hears of each that belongs to another shard."""
         if self.shard is not None:
-            number, count = self.shard
-            items = (i for i in items if zlib.crc32(i.name.encode()) % count == number - 1)
+            items = self._of_shard(items, *self.shard, left_out)
         if self.shuffle:
             items = _shuffled(items, random.Random(self.seed))  # noqa: S311 - no secret
         return iter(items) if self.limit is None else islice(items, self.limit)
+
+    @staticmethod
+    def _of_shard(
+        items: Iterable[Item], number: int, count: int, left_out: Callable[[], object]
+    ) -> Iterator[Item]:
+        for item in items:
+            if zlib.crc32(item.name.encode()) % count == number - 1:
+                yield item
+            else:
+                left_out()
 
 
 @dataclass(frozen=True)
@@ -126,18 +137,10 @@ class Sources:
                 return path if path.is_dir() else _fixed_part(source)
         return Path()
 
-    def count(self) -> int | None:
-        """How many items there are; None where only reading them all would tell."""
-        readers: list[Iterator[Path]] = []
-        for source in self.given:
-            path = Path(source)
-            if path.is_dir() and not dataset_parts(path):
-                readers.append(walk(path))
-            elif _URL.match(source) or (path.is_file() and not _is_container(path)):
-                readers.append(iter([path]))
-            else:
-                return None
-        return sum(1 for reader in readers for _ in reader)
+    @property
+    def wanted(self) -> Columns:
+        """The columns that are asked for."""
+        return Columns(self.columns.get("image"), self.columns.get("id"), self.text_only)
 
     @cached_property
     def _passed_over_alone(self) -> PassedOver | None:
@@ -220,8 +223,7 @@ class Sources:
             yield from _lines(lines, str(path), self._manifest(path.parent))
 
     def _manifest(self, base: Path | None) -> ManifestReader:
-        wanted = Columns(self.columns.get("image"), self.columns.get("id"), self.text_only)
-        return ManifestReader(base, [Path(root) for root in self.roots], wanted)
+        return ManifestReader(base, [Path(root) for root in self.roots], self.wanted)
 
     def _matches(self, pattern: str, over: PassedOver) -> Iterator[Item]:
         """What a pattern names is an item whatever its suffix, but for captions of pictures."""
@@ -288,6 +290,11 @@ def _lines(lines: Iterable[str], where: str, reader: ManifestReader) -> Iterator
             yield refused(f"{where}:{number}", BadMessage(f"{where}, line {number}: {error}"))
             continue
         yield reader.item(cast("dict[str, Any]", row), f"{where}:{number}")
+
+
+def is_address(source: str) -> bool:
+    """Whether a source is an http(s) URL."""
+    return _URL.match(source) is not None
 
 
 def _url_item(url: str) -> Item:

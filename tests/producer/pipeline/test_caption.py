@@ -30,7 +30,11 @@ def test_a_folder_becomes_sidecars_and_rows(caption_command, worker, pictures, t
     out = tmp_path / "out.jsonl"
     done = caption_command(pictures, *ASK, "--sidecar", "txt", "--sidecar", "json", "-o", out)
     assert done.exit_code == 3
-    assert "4 captions, 1 failed" in done.stdout
+    assert done.stdout.startswith(
+        "6 found\n  4 captioned\n  1 passed over, no pictures that mlxq reads: 1 .md\n"
+        f"  1 failed: 1 media_invalid ({pictures}/süb dir/z.png)\n4 captions in 0:0"
+    )
+    assert done.stdout.endswith(f"\ncaptions: beside the pictures (.txt, .json), {out}\n")
     assert f"error[media_invalid]: {pictures}/süb dir/z.png: why" in done.stderr
     found = {row["source"].removeprefix(f"{pictures}/"): row for row in rows(out)}
     assert len(rows(out)) == len(found) == 5
@@ -62,7 +66,8 @@ def test_a_second_run_does_only_what_is_missing(caption_command, worker, picture
     (pictures / "a.txt").unlink()
     again = caption_command(*words)
     assert (again.exit_code, len(worker.jobs)) == (3, jobs)
-    assert "0 captions, 4 done before, 1 failed" in again.stdout
+    assert "  4 done by an earlier run\n" in again.stdout
+    assert "  1 failed in an earlier run (--retry-failed does them again): " in again.stdout
     assert (pictures / "a.txt").read_text() == answer(b"one") + "\n"
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
@@ -141,7 +146,7 @@ def test_existing_captions(caption_command, worker, pictures, tmp_path):
     words = (pictures / "a.png", *ASK, "--sidecar", "txt")
     kept = caption_command(*words)
     assert (kept.exit_code, mine.read_text(), worker.jobs) == (0, "by hand", [])
-    assert "1 left as they were" in kept.stdout
+    assert "1 already had a caption" in kept.stdout
     for _ in range(2):
         caption_command(*words, "--existing", "append")
         assert mine.read_text() == f"by hand\n{answer(b'one')}\n"

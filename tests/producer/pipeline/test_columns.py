@@ -214,14 +214,14 @@ def test_lines_on_stdin(caption_command, worker, pictures, tmp_path, monkeypatch
     lines = '{"IMAGE": "a.png"}\n{"image": ""}\n{"n": 1}\nb.jpg\n'
     done = caption_command("-", *ASK, "-o", tmp_path / "o.jsonl", stdin=lines)
     assert (done.exit_code, len(worker.jobs)) == (3, 2)
-    assert "2 captions, 2 failed" in done.stdout
+    assert "  2 captioned\n  2 failed: 2 media_not_found (" in done.stdout
 
 
 def test_text_only_rows_have_no_pictures(caption_command, worker, tmp_path):
     table(tmp_path / "r.csv", "q;image\none;a.png\ntwo;\n")
     out = tmp_path / "o.jsonl"
     done = caption_command(tmp_path / "r.csv", "--template", "{q}?", "--text-only", "-o", out)
-    assert (done.exit_code, done.stdout[:10]) == (0, "2 captions")
+    assert (done.exit_code, done.stdout[:22]) == (0, "2 found\n  2 captioned\n")
     assert [list(job.media()) for job in worker.jobs] == [[], []]
     assert sorted(json.loads(line)["text"] for line in out.read_text().splitlines()) == [
         *("one?", "two?"),

@@ -199,7 +199,7 @@ def test_edits_are_told_at_the_end_but_not_all_of_many(caption_command, worker, 
     for path in tmp_path.glob("*.txt"):
         path.write_text("by hand")
     done = caption_command(tmp_path, "--prompt", "Else?", *TXT)
-    assert "25 left as they were" in done.stdout
+    assert "25 already had a caption" in done.stdout
     assert "... and 5 more" in done.stdout
     assert done.stdout.count("  /") == 20
 

@@ -196,7 +196,8 @@ def test_terminated_in_order(environment, worker, tmp_path):
     until(lambda: lines(out) >= 10)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (143, b"")
+    assert process.returncode == 143
+    assert error == b"ended early: the same line goes on where this one stopped\n"
     assert lines(out) + 1 == lines(tmp_path / "out.csv")
     with start(environment, *words) as process:
         process.communicate(timeout=60)

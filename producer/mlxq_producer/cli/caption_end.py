@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from rich.console import Console
+
 from mlxq_producer.cli.failures import complain_of_item
 from mlxq_producer.cli.view import Board
+from mlxq_producer.cli.view.screen import entry_lines
 from mlxq_producer.cli.view.words import clock, one_line, rates
 from mlxq_producer.pipeline.plan import Plan
 from mlxq_producer.pipeline.run import Run
@@ -36,6 +39,7 @@ class Ending:
             complain_of_item(row.source, row.code or "failed", row.message)
         if (more := summary.still_failed - len(self.run.still_failed)) > 0:
             print(f"... and {more:,} more that failed in an earlier run", file=sys.stderr)
+        self._tell_latest()
         self._tell_account()
         self._tell_edited()
         worked = summary.done + summary.failed
@@ -46,6 +50,14 @@ class Ending:
             print("ended early: the same line goes on where this one stopped", file=sys.stderr)
         elif not summary.ok:
             print("the same line with --retry-failed does the failed ones again", file=sys.stderr)
+
+    def _tell_latest(self) -> None:
+        """In a terminal the captions themselves, as many as leave room for the rest."""
+        if sys.stdout.isatty():
+            console = Console(highlight=False)
+            good = [entry for entry in list(self.board.latest) if entry.good]
+            for line in entry_lines(good[-(console.height // 2) :], console.width):
+                console.print(line)
 
     def _tell_account(self) -> None:
         lines = [(number, words) for number, words in self._account() if number]
@@ -108,7 +120,7 @@ def _left_out(plan: Plan) -> str:
 
 
 def _still_failed(summary: Summary) -> str:
-    told = "failed in an earlier run (--retry-failed does them again)"
+    told = "failed in an earlier run"
     return told if summary.failed else f"{told}: {_reasons(summary)}"
 
 

@@ -83,6 +83,6 @@ def test_reasons_are_grouped_with_an_example(caption_command, worker, ten):
     assert f"  2 failed: 2 media_invalid ({ten}/3.png ...)\n" in done.stdout
     assert done.stderr.count("error[media_invalid]: ") == 2
     again = caption_command(ten, *ASK)
-    assert f"again): 2 media_invalid ({ten}/3.png ...)\n" in again.stdout
+    assert f"earlier run: 2 media_invalid ({ten}/3.png ...)\n" in again.stdout
     assert again.stderr.count("error[media_invalid]: ") == 2
     assert "the same line with --retry-failed does the failed ones again\n" in again.stderr

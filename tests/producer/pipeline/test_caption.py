@@ -67,7 +67,7 @@ def test_a_second_run_does_only_what_is_missing(caption_command, worker, picture
     again = caption_command(*words)
     assert (again.exit_code, len(worker.jobs)) == (3, jobs)
     assert "  4 done by an earlier run\n" in again.stdout
-    assert "  1 failed in an earlier run (--retry-failed does them again): " in again.stdout
+    assert "  1 failed in an earlier run: " in again.stdout
     assert (pictures / "a.txt").read_text() == answer(b"one") + "\n"
     assert (tmp_path / "out.jsonl").read_bytes() == before
 

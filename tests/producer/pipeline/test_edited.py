@@ -83,7 +83,7 @@ def test_other_outputs_have_the_new_text(caption_command, worker, one, tmp_path)
     (one / "a.txt").write_text("by hand")
     done = caption_command(one, "--prompt", "Else?", *out)
     assert (done.exit_code, (one / "a.txt").read_text()) == (0, "by hand")
-    assert "1 captions" in done.stdout
+    assert "1 caption in " in done.stdout
     for text in ((tmp_path / "o.jsonl").read_text(), (one / "a.json").read_text()):
         assert json.loads(text)["text"].startswith("Else? ")
 

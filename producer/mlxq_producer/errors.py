@@ -56,6 +56,12 @@ class NoImageColumn(ConfigError):
     code = "no_image_column"
 
 
+class BatchFailing(MlxqError):
+    """The first lines of a batch all failed for one reason, and the run ended; its jobs did too."""
+
+    code = "batch_failing"
+
+
 class OutputInUse(ConfigError):
     """Another run holds the lock of an output."""
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -148,3 +149,44 @@ def test_demo_in_a_pipe(environment, place):
 def demo_steady(text: str) -> str:
     text = re.sub(r"in \d+\.\d+ s: \d+\.\d+ tokens", "in 0.00 s: 0.0 tokens", text)
     return steady(re.sub(r"\d+\.\d{3} s", "0.000 s", text))
+
+
+@pytest.fixture
+def lines(place: Path) -> Path:
+    """A batch file: five good lines, one that asks for two answers, and one that is no JSON."""
+    with (place / "in.jsonl").open("w") as file:
+        for number in range(6):
+            body = {"messages": [{"role": "user", "content": f"Question {number}"}], "model": "any"}
+            if number == 3:
+                body["n"] = 2
+            line = {"custom_id": f"question-{number}", "method": "POST", "body": body}
+            file.write(json.dumps({**line, "url": "/v1/chat/completions"}) + "\n")
+        file.write("{oops\n")
+    return place
+
+
+BATCH = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--window", "1")
+
+
+def batch_steady(text: str) -> str:
+    return steady(re.sub(r"batch_[0-9a-f]{24}", f"batch_{'0' * 24}", text))
+
+
+@SIZES
+def test_batch(environment, worker, lines, size):
+    session = Terminal(*size).run(BATCH, environment, lines)
+    assert session.status == 3
+    same_as_fixture(f"batch-{size[0]}x{size[1]}", batch_steady(session.text))
+    check_colours(session, colour=True)
+
+
+def test_batch_without_colour(environment, worker, lines):
+    session = Terminal(colour=False).run(BATCH, environment, lines)
+    same_as_fixture("batch-80x24", batch_steady(session.text))
+    check_colours(session, colour=False)
+
+
+def test_batch_in_a_pipe(environment, worker, lines):
+    done = subprocess.run(BATCH, env=environment, cwd=lines, capture_output=True, check=False)
+    text = f"stdout:\n{done.stdout.decode()}\nstderr:\n{done.stderr.decode()}"
+    same_as_fixture("batch-piped", batch_steady(text))

@@ -36,7 +36,7 @@ _JOB: Final = ("response_format", "tools", "chat_template_kwargs")
 _WITHOUT_EFFECT: Final[dict[str, tuple[Any, ...]]] = {
     "n": (1,),
     "stream": (False,),
-    "store": (False,),
+    "store": (False, True),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -46,11 +46,19 @@ _WITHOUT_EFFECT: Final[dict[str, tuple[Any, ...]]] = {
     "best_of": (1,),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
+    "service_tier": ("auto", "default", "flex", "priority"),
     "suffix": ("",),
 }
 """Values that ask for what happens anyway. With tools, which are refused, some would not."""
 _KEPT: Final = ("metadata", "user", "safety_identifier", "prompt_cache_key")
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "top_logprobs": (0, 20),
+}
+"""What OpenAI's API takes; the queue itself takes more."""
 """Notes about a request, which go into the metadata of its job."""
 _REMOTE: Final = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:", re.IGNORECASE)
 
@@ -61,6 +69,7 @@ class Plan:
 
     ``model`` stands for the models that the lines name: None keeps those, ``any`` takes what the
     workers serve. Local images must lie under ``media_root``. ``deadline`` is in unix seconds.
+    ``round`` counts how often lines that had jobs were given up and begun anew, under other ids.
     """
 
     batch: str
@@ -68,11 +77,13 @@ class Plan:
     media_root: Path
     model: str | None = None
     priority: Priority = "normal"
+    round: int = 0
 
 
-def job_id(batch: str, custom_id: str) -> str:
-    """The job of a line: the same whenever the line is sent again."""
-    digest = hashlib.sha256(custom_id.encode("utf-8", "surrogatepass")).hexdigest()
+def job_id(batch: str, custom_id: str, number: int = 0) -> str:
+    """The job of a line: the same whenever the line is sent again in the same round."""
+    name = custom_id if not number else f"{number}:{custom_id}"
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{batch}.{digest[:32]}"
 
 
@@ -94,6 +105,7 @@ def job_fields(request: Request, plan: Plan) -> dict[str, Any]:
             del body[name]
     if "n" in body:
         raise Unsupported("n is not 1: give each answer a line, with a custom_id and seed")
+    _check_ranges(body)
     chat = request.url == "/v1/chat/completions"
     fields = {name: body.pop(name) for name in _JOB if name in body}
     fields |= _chat(body, plan.media_root) if chat else _completion(body)
@@ -109,12 +121,19 @@ def job_fields(request: Request, plan: Plan) -> dict[str, Any]:
         raise Unsupported(f"not supported: {', '.join(sorted(body))[:300]}; leave these out")
     return {
         **fields,
-        "id": job_id(plan.batch, request.custom_id),
+        "id": job_id(plan.batch, request.custom_id, plan.round),
         "deadline": plan.deadline,
         "priority": plan.priority,
         # Rows are written from results; only log probabilities stand in events alone.
         "stream": fields.get("logprobs") is not None,
     }
+
+
+def _check_ranges(body: Mapping[str, Any]) -> None:
+    for name, (least, most) in _RANGES.items():
+        value = body.get(name)
+        if isinstance(value, int | float) and not least <= value <= most:
+            raise InvalidJob(f"{name} is {value!r}: give {least} to {most}")
 
 
 def _chat(body: dict[str, Any], media_root: Path) -> dict[str, Any]:

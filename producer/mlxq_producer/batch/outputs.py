@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
@@ -40,7 +40,10 @@ class Outputs:
         self._state = output.with_name(f"{output.name}.batch")
         self._stack = contextlib.ExitStack()
         self._done = bytearray()
+        self.tell: Callable[[Row], object] = lambda _row: None
+        """Hears of each row as it is written."""
         with contextlib.ExitStack() as stack:
+            self._path = output
             self._output = stack.enter_context(_open(output))
             _lock(self._output, output)
             self._errors = stack.enter_context(_open(errors))
@@ -75,11 +78,22 @@ class Outputs:
         """Append the row of a finished job."""
         self._output.write(encode_row(row))
         self.batch.request_counts.completed += 1
+        self.tell(row)
 
     def refuse(self, line: BadLine) -> None:
         """Append the row of a line that has no response."""
-        self._errors.write(encode_row(error_row(self.batch.id, line)))
+        row = error_row(self.batch.id, line)
+        self._errors.write(encode_row(row))
         self.batch.request_counts.failed += 1
+        self.tell(row)
+
+    def forget_failures(self) -> None:
+        """Take the error rows away: their lines have none, and are to be done again."""
+        self.save()  # the batch is in its next round, so that lost rows are no lost lines
+        self._errors.truncate(0)
+        self._done = bytearray()
+        self.batch.request_counts.failed = 0
+        self.batch.request_counts.completed = self._recover(self._output, self._path)
 
     def flush(self) -> None:
         """Hand the rows to the system, so that a kill of this process loses none."""

@@ -97,6 +97,11 @@ def ask_to_cancel(keys: Keys, batch: Batch) -> Steps[None]:
     yield from checked(("HSET", key, "cancel", "1"), ("EXPIRE", key, batch.ttl))
 
 
+def forget_wish(keys: Keys, batch: Batch) -> Steps[None]:
+    """A batch that was cancelled is taken up again."""
+    yield from checked(("HDEL", keys.batch(batch.id), "cancel"))
+
+
 def add_lines(keys: Keys, batch: Batch, lines: Sequence[Sent | BadLine]) -> Steps[None]:
     """Keep what became of the lines of a detached batch; those that are there already stay."""
     key = keys.batch_lines(batch.id)

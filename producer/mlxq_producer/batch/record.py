@@ -64,6 +64,15 @@ class Batch(BaseModel):
         return self._clock
 
     @property
+    def round(self) -> int:
+        """How often lines were given up and begun anew."""
+        return int(self.metadata.get("round", "0"))
+
+    def next_round(self) -> None:
+        """Give up the jobs of all lines that have no row: they will get others."""
+        self.metadata["round"] = str(self.round + 1)
+
+    @property
     def ended(self) -> bool:
         """True once every line has its row."""
         return self.status in ENDED
@@ -77,7 +86,7 @@ class Batch(BaseModel):
     def reopen(self) -> None:
         """Begin again with a batch that had ended; one whose window is over gets another."""
         self.move("in_progress")
-        self.completed_at = None
+        self.completed_at = self.cancelling_at = self.cancelled_at = self.expired_at = None
         now = int(self.clock.now())
         if now >= self.expires_at:
             self.expires_at = now + self.expires_at - self.created_at
@@ -113,9 +122,23 @@ def check_terms(batch: Batch, source: Path, model: str | None, priority: str) ->
         raise ConfigError(
             f"{batch.id} is a batch of another input, {batch.input_file_id}: begin a new one"
         )
-    if batch.metadata != _terms(source, model, priority):
-        begun = ", ".join(f"{n} {v}" for n, v in batch.metadata.items() if n != "input")
-        raise ConfigError(f"{batch.id} began with {begun}: give the same options, or begin anew")
+    begun, asked = batch.metadata, _terms(source, model, priority)
+    differ = [n for n in ("model", "priority") if begun.get(n) != asked.get(n)]
+    if differ:
+        was, now = (" ".join(_option(n, terms.get(n)) for n in differ) for terms in (begun, asked))
+        raise ConfigError(
+            f"{batch.id} began {was}, and is to go on {now}: give the same, or --retry-failed, "
+            "which does failed lines again in the new way"
+        )
+
+
+def retry(batch: Batch, source: Path, model: str | None, priority: str) -> None:
+    """Take up a batch again, on these terms, for the lines that have no response."""
+    check_terms(batch, source, batch.metadata.get("model"), batch.metadata["priority"])
+    batch.next_round()
+    kept = {"round": batch.metadata["round"]}
+    batch.metadata = {**_terms(source, model, priority), **kept}
+    batch.reopen()
 
 
 def check_unchanged(batch: Batch, source: Path) -> None:
@@ -130,6 +153,10 @@ def check_unchanged(batch: Batch, source: Path) -> None:
 def _terms(source: Path, model: str | None, priority: str) -> dict[str, str]:
     named = {"model": model} if model is not None else {}
     return {"input": fingerprint(source), "priority": priority, **named}
+
+
+def _option(name: str, value: str | None) -> str:
+    return f"without --{name}" if value is None else f"with --{name} {value}"
 
 
 def fingerprint(source: Path) -> str:

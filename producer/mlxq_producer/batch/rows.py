@@ -10,6 +10,7 @@ from typing import Any
 from mlxq_producer.batch.body import job_id
 from mlxq_producer.batch.lines import BadLine, Endpoint
 from mlxq_schemas import Event, Result, Retrying, Token, TokenLogprob
+from mlxq_schemas.errors import UnknownModel
 
 Row = dict[str, Any]
 
@@ -26,10 +27,11 @@ class Sent:
     custom_id: str
     url: Endpoint
     logprobs: bool
+    round: int = 0
 
     def job(self, batch: str) -> str:
         """Id of its job."""
-        return job_id(batch, self.custom_id)
+        return job_id(batch, self.custom_id, self.round)
 
 
 def row_id(batch: str, number: int) -> str:
@@ -57,7 +59,10 @@ def failure(result: Result | None) -> tuple[str, str]:
     if result is None:
         return GONE
     if result.type == "failed":
-        return result.code or "internal", result.message or "the job failed"
+        message = result.message or "the job failed"
+        if result.code == UnknownModel.code:
+            message += "; `--model any` takes what the workers serve"
+        return result.code or "internal", message
     return CANCELLED if result.type == "cancelled" else EXPIRED
 
 

@@ -10,26 +10,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import redis
 
+from mlxq_producer.batch.alike import Alike
 from mlxq_producer.batch.body import Plan, brings_files, job_fields
 from mlxq_producer.batch.lines import CHUNK, BadLine, Line, Request, read_lines, take
 from mlxq_producer.batch.outputs import Outputs
 from mlxq_producer.batch.queue_side import (
     ended_since,
+    forget_wish,
     let_go,
     results,
     results_from_now,
     save_batch,
 )
-from mlxq_producer.batch.record import Batch, check_terms, check_unchanged, new_batch
+from mlxq_producer.batch.record import Batch, check_terms, check_unchanged, new_batch, retry
 from mlxq_producer.batch.rows import (
     CANCELLED,
     EXPIRED,
+    Row,
     Sent,
     bad,
     failure,
@@ -38,15 +42,17 @@ from mlxq_producer.batch.rows import (
 )
 from mlxq_producer.batch.sending import job_of, patiently, send
 from mlxq_producer.client import Producer
+from mlxq_producer.errors import BatchFailing
 from mlxq_producer.resending import lacks_media, resend
 from mlxq_producer.steps import Steps, server_time
 from mlxq_producer.submitting import Submitter
 from mlxq_producer.sync_runner import Runner
 from mlxq_schemas import Priority, Result
-from mlxq_schemas.errors import ConfigError, UnknownJob
+from mlxq_schemas.errors import ConfigError, QueueError, UnknownJob
 
 T = TypeVar("T")
 Report = Callable[[Batch], None]
+Each = Callable[[Row], object]
 
 DAY: Final = 86400.0
 WINDOW: Final = 1000
@@ -68,6 +74,9 @@ class BatchRun:
     ``window`` is the most jobs in flight. ``completion_window`` is in seconds from the first
     run. For ``model``, ``priority`` and ``media_root`` see
     :class:`~mlxq_producer.batch.body.Plan`; the folder of ``source`` is the default root.
+    ``retry_failed`` does lines with error rows again, on these terms. Unless ``keep_going``, a run
+    whose first lines all fail alike ends. ``detach`` lets the jobs under way go on when the run is
+    interrupted; else they are cancelled.
     """
 
     client: redis.Redis
@@ -80,25 +89,35 @@ class BatchRun:
     model: str | None = None
     priority: Priority = "normal"
     media_root: Path | None = None
+    retry_failed: bool = False
+    keep_going: bool = False
+    detach: bool = False
 
-    def run(self, report: Report = lambda _: None) -> Batch:
-        """Do every line that has no row yet; ``report`` hears each second how far it is.
+    def run(self, report: Report = lambda _: None, each: Each = lambda _: None) -> Batch:
+        """Do every line that has no row yet; ``report`` hears each second how far it is, ``each``
+        of every row.
 
-        Raises :class:`ConfigError`, and :class:`QueueUnavailable` or :class:`RedisFull` once
-        the server is away or full for a minute: run again then.
+        Raises :class:`ConfigError`; :class:`BatchFailing` where the first lines all fail alike;
+        :class:`QueueUnavailable` or :class:`RedisFull` once the server is away or full for a
+        minute. Whatever ends it, the same call goes on.
         """
         if self.window < 1:
             raise ConfigError(f"window is {self.window} jobs; give at least 1")
         now = patiently(lambda: Runner(self.client).run(server_time()))
         fresh = new_batch(self.source, self.completion_window, self.model, self.priority, now)
         with Outputs(self.source, self.output, self.errors, fresh) as outputs:
-            check_terms(outputs.batch, self.source, self.model, self.priority)
-            outputs.batch.clock.learn(now)
+            batch = outputs.batch
+            batch.clock.learn(now)
+            if self.retry_failed and batch is not fresh:
+                retry(batch, self.source, self.model, self.priority)
+                outputs.forget_failures()
+            else:
+                check_terms(batch, self.source, self.model, self.priority)
             # Rows of a batch that had ended may be lost: files are torn, or were cut by hand.
-            if not outputs.batch.ended or outputs.missing:
-                _Loop(self, outputs, report).run()
-            report(outputs.batch)
-            return outputs.batch
+            if not batch.ended or outputs.missing:
+                _Loop(self, outputs, report, each).run()
+            report(batch)
+            return batch
 
 
 @dataclass
@@ -108,6 +127,7 @@ class _Loop:
     job: BatchRun
     outputs: Outputs
     report: Report
+    each: Each
     pending: dict[str, Sent] = field(default_factory=dict[str, Sent])
     with_files: dict[str, Request] = field(default_factory=dict[str, Request])
     """Lines in flight that can be sent again, once, if their files go from the server."""
@@ -126,11 +146,24 @@ class _Loop:
         self.batch, self.counts = batch, batch.request_counts
         self.counts.total = 0
         self.producer = Producer(client=job.client, queue=job.queue)
+        self.alike = Alike(over=job.keep_going or self.counts.completed > 0)
+        self.outputs.tell = self._written
         root = job.media_root or job.source.absolute().parent
-        self.plan = Plan(batch.id, batch.expires_at, root, job.model, job.priority)
+        terms = job.model, job.priority, batch.round
+        self.plan = Plan(batch.id, batch.expires_at, root, *terms)
         self.cursor = self.ask(results_from_now)
         self.lines = self._lines()
-        self._begin()
+        try:
+            self._begin()
+            self._work()
+        except (KeyboardInterrupt, SystemExit, BatchFailing):
+            self._let_go()
+            raise
+        check_unchanged(batch, job.source)
+        batch.move(self.end or "completed")
+        self.ask(lambda: save_batch(self.producer.keys, batch))
+
+    def _work(self) -> None:
         while not (self.exhausted and not self.pending):
             self._beat()
             if self.end:
@@ -138,11 +171,27 @@ class _Loop:
             else:
                 self._fill()
                 self._gather()
-        check_unchanged(batch, job.source)
-        batch.move(self.end or "completed")
-        self.ask(lambda: save_batch(self.producer.keys, batch))
+                self.alike.check()
+
+    def _written(self, row: Row) -> None:
+        self.alike.see(row)
+        self.each(row)
+
+    def _let_go(self) -> None:
+        """Keep what has ended; cancel what is under way, whose lines get other jobs next time."""
+        if self.job.detach:
+            return
+        with suppress(QueueError):
+            self._collect(list(self.pending))
+            self.batch.next_round()
+            self.outputs.save()
+            for job_id in self.pending:
+                with suppress(UnknownJob):
+                    self.producer.cancel(job_id)
 
     def _begin(self) -> None:
+        if self.job.retry_failed:
+            self.ask(lambda: forget_wish(self.producer.keys, self.batch))
         batch = self.batch
         self.reopened = batch.ended
         match batch.status:

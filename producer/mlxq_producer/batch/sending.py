@@ -68,7 +68,8 @@ def job_of(line: Line, plan: Plan) -> BadLine | tuple[Sent, dict[str, Any]]:
         fields = job_fields(line, plan)
     except MlxqError as error:
         return _bad(line.number, line.custom_id, error)
-    return Sent(line.number, line.custom_id, line.url, fields["stream"]), fields
+    sent = Sent(line.number, line.custom_id, line.url, fields["stream"], plan.round)
+    return sent, fields
 
 
 def _submit(producer: Producer, jobs: Sequence[dict[str, Any]]) -> dict[int, MlxqError]:

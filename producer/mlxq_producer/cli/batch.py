@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +10,14 @@ import typer
 
 from mlxq_producer.batch import Batch, BatchRun, DetachedBatches
 from mlxq_producer.batch.running import DAY, WINDOW
-from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED
+from mlxq_producer.cli.batch_run import Shown, reasons
+from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, end_in_order_when_terminated
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.times import duration
+from mlxq_producer.cli.view import Board, live_view
+from mlxq_producer.cli.view.screen import print_latest
+from mlxq_producer.cli.view.words import clock, rates
 from mlxq_producer.connection import connect
 from mlxq_schemas import DEFAULT_QUEUE, Priority
 
@@ -37,7 +39,7 @@ CompletionWindow = Annotated[
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option(metavar="NAME|any", help="Model to insist on, whatever the lines name."),
+    typer.Option(metavar="NAME|any", help="Stands for the models that the lines name."),
 ]
 Urgency = Annotated[Priority, typer.Option(help="How urgent.")]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="Batch id, as printed by submit.")]
@@ -57,26 +59,48 @@ def run(
     model: ModelName = None,
     priority: Urgency = "normal",
     media_root: MediaRoot = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Do lines that have error rows again.")
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on where the first 20 lines all fail alike.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="When interrupted, let the jobs under way go on.")
+    ] = False,
     redis_url: RedisUrl = None,
     queue: Queue = DEFAULT_QUEUE,
     as_json: Json = False,
 ) -> None:
-    """Do every line of a file; after a kill, the same command goes on where it was."""
+    """Do every line of a file; after a kill, the same command goes on where it was.
+
+    Lines that name a model of OpenAI's need --model any: it takes what the workers serve.
+    """
+    end_in_order_when_terminated()
     errors = errors or error_path(output)
     with connect(redis_url, queue) as client:
-        found = BatchRun(
-            client,
-            queue,
-            source,
-            output,
-            errors,
-            window,
-            DAY if completion_window is None else completion_window,
-            model,
-            priority,
-            media_root,
-        ).run(Progress())
-    show(found, as_json=as_json)
+        shown = Shown(
+            BatchRun(
+                client,
+                queue,
+                source,
+                output,
+                errors,
+                window,
+                DAY if completion_window is None else completion_window,
+                model,
+                priority,
+                media_root,
+                retry_failed,
+                keep_going,
+                detach,
+            )
+        )
+        try:
+            found = shown.run(live_view(shown.board))
+        finally:
+            if shown.batch is not None:
+                tell_end(shown.batch, errors, shown.board, as_json=as_json)
     if found.request_counts.failed or found.request_counts.open:
         raise typer.Exit(EXIT_JOB_NOT_FINISHED)
 
@@ -158,32 +182,28 @@ def fetch(
         raise typer.Exit(EXIT_JOB_NOT_FINISHED)
 
 
-@dataclass
-class Progress:
-    """Says on stderr how far a run is: each second on a terminal, else each half minute."""
-
-    began: float = field(default_factory=time.monotonic)
-    first: int | None = None
-    due: float = 0.0
-
-    def __call__(self, found: Batch) -> None:
-        counts, now = found.request_counts, time.monotonic()
-        rows = counts.completed + counts.failed
-        if self.first is None:
-            self.first = rows
-        live = sys.stderr.isatty()
-        if not live and now < self.due and not found.ended:
-            return
-        self.due = now + 30.0
-        rate = (rows - self.first) / max(now - self.began, 0.001)
-        text = f"{found.id}: {counts.completed:,} done, {counts.failed:,} failed, {rate:,.1f}/s"
-        end = "\n" if found.ended or not live else ""
-        print(f"\r\x1b[K{text}" if live else text, end=end, file=sys.stderr, flush=True)
-
-
 def error_path(output: Path) -> Path:
     """The error file that goes with an output file."""
     return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
+
+
+def tell_end(found: Batch, errors: Path, board: Board, *, as_json: bool) -> None:
+    """What a run came to, however it ended."""
+    if not found.ended and board.total is not None:
+        found.request_counts.total = board.total  # lines that were not read are open too
+    if not as_json:
+        print_latest(board)
+    show(found, as_json=as_json)
+    if not as_json:
+        counts = board.counts()
+        for reason in reasons(errors) if found.request_counts.failed else ():
+            print(f"  {reason}")
+        if counts.done + counts.failed:
+            print(f"{clock(board.elapsed)}: {rates(*board.average())}")
+    if found.request_counts.failed:
+        print("the same line with --retry-failed does the failed ones again", file=sys.stderr)
+    if not found.ended:
+        print("ended early: the same line goes on where this one stopped", file=sys.stderr)
 
 
 def show(found: Batch, *, as_json: bool) -> None:

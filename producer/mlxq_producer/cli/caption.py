@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from mlxq_producer.cli.caption_run import carry_out
-from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED
+from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, end_in_order_when_terminated
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.client import Producer
@@ -28,8 +27,6 @@ from mlxq_producer.pipeline.sources import Choice, Sources
 from mlxq_producer.pipeline.template import Literal, Template
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError, EmptyPrompt
-
-EXIT_TERMINATED: Final = 143
 
 
 class Existing(StrEnum):
@@ -215,7 +212,7 @@ def caption(
     if not plan.outputs and not plan.sidecars:
         raise ConfigError("say where captions go: --sidecar txt, or -o captions.jsonl")
     plan.check()
-    signal.signal(signal.SIGTERM, _terminate)
+    end_in_order_when_terminated()
     with ExitStack() as stack:
         producer = None
         if not embedded:
@@ -282,9 +279,3 @@ def _columns(given: list[str]) -> dict[str, str]:
 def _stdin() -> Iterable[str]:
     for line in sys.stdin.buffer:
         yield line.decode("utf-8", "surrogateescape")
-
-
-def _terminate(number: int, frame: object) -> None:
-    """SIGTERM ends the run in order: what was done is kept."""
-    del number, frame
-    raise SystemExit(EXIT_TERMINATED)

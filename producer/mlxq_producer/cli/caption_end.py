@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Console
-
 from mlxq_producer.cli.failures import complain_of_item
 from mlxq_producer.cli.view import Board
-from mlxq_producer.cli.view.screen import entry_lines
-from mlxq_producer.cli.view.words import clock, one_line, rates
+from mlxq_producer.cli.view.screen import print_latest
+from mlxq_producer.cli.view.words import clock, one_line, rates, reason
 from mlxq_producer.pipeline.plan import Plan
 from mlxq_producer.pipeline.run import Run
-from mlxq_producer.pipeline.summary import Reason, Summary
+from mlxq_producer.pipeline.summary import Summary
 
 EDITED_SHOWN: Final = 20
 """Edited files that are named at the end."""
@@ -39,7 +37,7 @@ class Ending:
             complain_of_item(row.source, row.code or "failed", row.message)
         if (more := summary.still_failed - len(self.run.still_failed)) > 0:
             print(f"... and {more:,} more that failed in an earlier run", file=sys.stderr)
-        self._tell_latest()
+        print_latest(self.board)
         self._tell_account()
         self._tell_edited()
         worked = summary.done + summary.failed
@@ -50,14 +48,6 @@ class Ending:
             print("ended early: the same line goes on where this one stopped", file=sys.stderr)
         elif not summary.ok:
             print("the same line with --retry-failed does the failed ones again", file=sys.stderr)
-
-    def _tell_latest(self) -> None:
-        """In a terminal the captions themselves, as many as leave room for the rest."""
-        if sys.stdout.isatty():
-            console = Console(highlight=False)
-            good = [entry for entry in list(self.board.latest) if entry.good]
-            for line in entry_lines(good[-(console.height // 2) :], console.width):
-                console.print(line)
 
     def _tell_account(self) -> None:
         lines = [(number, words) for number, words in self._account() if number]
@@ -127,12 +117,7 @@ def _still_failed(summary: Summary) -> str:
 def _reasons(summary: Summary) -> str:
     """As in ``3 media_invalid (pics/a.png ...), 1 timeout (pics/b.png)``."""
     ranked = sorted(summary.reasons.items(), key=lambda pair: -pair[1].items)
-    told = [_reason(code, reason) for code, reason in ranked[:REASONS_SHOWN]]
+    told = [reason(one.items, code, one.example) for code, one in ranked[:REASONS_SHOWN]]
     if more := ranked[REASONS_SHOWN:]:
-        told.append(f"{sum(reason.items for _, reason in more):,} of {len(more)} other codes")
+        told.append(f"{sum(one.items for _, one in more):,} of {len(more)} other codes")
     return ", ".join(told)
-
-
-def _reason(code: str, reason: Reason) -> str:
-    more = " ..." if reason.items > 1 else ""
-    return f"{reason.items:,} {code} ({one_line(reason.example)}{more})"

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from mlxq_producer.async_client import AsyncProducer
 from mlxq_producer.cli.demo_end import entry, print_end
 from mlxq_producer.cli.demo_report import Row, summarise
-from mlxq_producer.cli.failures import EXIT_OTHER, complain
+from mlxq_producer.cli.failures import EXIT_OTHER, EXIT_TERMINATED, complain
 from mlxq_producer.cli.options import Json
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.view import Board, Counts, View, live_view
@@ -31,7 +31,6 @@ from mlxq_schemas import Keys, new_id
 from mlxq_schemas.errors import MlxqError, WaitTimeout
 from mlxq_schemas.plain import to_json
 
-EXIT_TERMINATED: Final = 143
 _POLL_SECONDS: Final = 0.1
 
 

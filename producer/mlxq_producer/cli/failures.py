@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mlxq_producer.cli.options import JSON_WANTED
-from mlxq_producer.errors import RetryErrors, SubmitErrors
+from mlxq_producer.errors import BatchFailing, RetryErrors, SubmitErrors
 from mlxq_schemas.errors import (
     ConfigError,
     Conflict,
@@ -29,11 +30,13 @@ EXIT_JOB_NOT_FINISHED: Final = 3
 EXIT_QUEUE: Final = 4
 EXIT_TIMEOUT: Final = 5
 EXIT_PIPE: Final = 141
+EXIT_TERMINATED: Final = 143
 
 _EXIT_CODES: Final[tuple[tuple[tuple[type[MlxqError], ...], int], ...]] = (
     ((JobError, ConfigError, Conflict), EXIT_USAGE),
     ((QueueUnavailable, QueueFull, RedisFull), EXIT_QUEUE),
     ((WaitTimeout,), EXIT_TIMEOUT),
+    ((BatchFailing,), EXIT_JOB_NOT_FINISHED),
 )
 
 EXIT_CODE_HELP: Final = (
@@ -56,6 +59,16 @@ class Commands(TyperGroup):
             # Python flushes stdout once more at exit; it must find somewhere to write to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_PIPE) from error
+
+
+def end_in_order_when_terminated() -> None:
+    """SIGTERM ends this process as Ctrl-C does, but for the exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: object) -> None:
+    del number, frame
+    raise SystemExit(EXIT_TERMINATED)
 
 
 def report(error: MlxqError, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
@@ -80,6 +81,15 @@ def entry_lines(entries: list[Entry], width: int) -> list[Text]:
     if width >= WIDE and any(entry.prompt for entry in entries):
         columns.append(PROMPT_CELLS)
     return [_entry_line(entry, columns, width) for entry in entries]
+
+
+def print_latest(board: Board) -> None:
+    """In a terminal the last texts themselves, as many as leave room for the end of a run."""
+    if sys.stdout.isatty():
+        console = Console(highlight=False)
+        good = [entry for entry in list(board.latest) if entry.good]
+        for line in entry_lines(good[-(console.height // 2) :], console.width):
+            console.print(line)
 
 
 def _entry_line(entry: Entry, columns: list[int], width: int) -> Text:

@@ -57,6 +57,11 @@ def rates(items: float, tokens: float) -> str:
     return f"{items:,.1f} items/s" + (f", {tokens:,.0f} tokens/s" if tokens else "")
 
 
+def reason(number: int, code: str, example: str) -> str:
+    """How many failed so: ``3 media_invalid (a.png ...)``."""
+    return f"{number:,} {code} ({one_line(example)}{' ...' * (number > 1)})"
+
+
 def outcome(entry: Entry) -> str:
     """An item's text, or why it has none."""
     if entry.code is None:

@@ -26,9 +26,9 @@ from mlxq_schemas.media import (
     VideoPart,
 )
 from mlxq_schemas.numbers import Bool, Float, Int
-from mlxq_schemas.plain import unwritable, whole
+from mlxq_schemas.plain import unwritable
 from mlxq_schemas.sampling import Sampling
-from mlxq_schemas.support import JOB, unsupported
+from mlxq_schemas.support import JOB, told, unsupported
 
 
 def new_id() -> str:
@@ -128,12 +128,8 @@ class Job(Model):
 
         Raises :class:`Unsupported`, :class:`EmptyPrompt` and :class:`InvalidJob`.
         """
-        refused = list(dict.fromkeys(unsupported(self)))
-        if refused:
-            names = ", ".join(whole(name)[:200] for name in refused[:20])
-            raise Unsupported(
-                f"job {self.id}: not supported by this version: {names}; leave these out"
-            )
+        if refused := list(unsupported(self)):
+            raise Unsupported(f"job {self.id}: {told(refused)}")
         if self._is_empty():
             raise EmptyPrompt(f"job {self.id}: the prompt is empty; say what the model should do")
         for place, message in enumerate(self.messages or ()):

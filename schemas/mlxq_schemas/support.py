@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mlxq_schemas.media import (
@@ -15,6 +16,8 @@ from mlxq_schemas.media import (
     TextPart,
     VideoPart,
 )
+from mlxq_schemas.near import near
+from mlxq_schemas.plain import whole
 from mlxq_schemas.sampling import Sampling
 
 JOB: Final = frozenset(
@@ -37,23 +40,68 @@ HONOURED: Final[Mapping[type[Model], frozenset[str]]] = {
 """Fields that have their effect; those of a job itself are in :data:`JOB`."""
 
 
-def unsupported(model: Model, path: str = "") -> Iterator[str]:
-    """The paths of the fields that were given and that this version does not honour."""
+_NAMED: Final = 20
+"""Fields that a message names, of at most so many characters each:"""
+_NAME_LENGTH: Final = 200
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A field that was given and is not honoured, by its path; ``meant``: a field that is, and
+    whose name is nearly the same.
+    """
+
+    path: str
+    meant: str | None = None
+
+
+def refusal(path: str, known: Iterable[str]) -> Refusal:
+    """A field that nobody knows; its place has fields of the ``known`` names."""
+    parent, _, name = path.rpartition(".")
+    meant = near(name, known)
+    return Refusal(path, meant and (f"{parent}.{meant}" if parent else meant))
+
+
+def told(refusals: Iterable[Refusal]) -> str:
+    """What a message says of fields that are not honoured."""
+    refused = list(dict.fromkeys(refusals))[:_NAMED]
+    slips = [
+        f"{whole(one.path)[:_NAME_LENGTH]} is unknown: did you mean {one.meant}?"
+        for one in refused
+        if one.meant is not None
+    ]
+    rest = ", ".join(whole(one.path)[:_NAME_LENGTH] for one in refused if one.meant is None)
+    if rest:
+        slips.append(f"not supported by this version: {rest}; leave these out")
+    return " ".join(slips)
+
+
+def unsupported(model: Model, path: str = "") -> Iterator[Refusal]:
+    """The fields that were given and that this version does not honour."""
     honoured = HONOURED.get(type(model), JOB)
     for name, value in model:
         where = f"{path}.{name}" if path else name
         if not _is_given(model, name, value):
             continue
         if name not in honoured:
-            yield where
+            declared = name in type(model).model_fields
+            yield Refusal(where) if declared else _unknown(where, name, honoured, path)
         elif _has_no_effect(model, name, value):
-            yield f"{where} ({str(value)[:40]})"
+            yield Refusal(f"{where} ({str(value)[:40]})")
         elif isinstance(value, Model):
             yield from unsupported(value, where)
         elif isinstance(value, list):
             for place, one in enumerate(cast("list[Any]", value)):
                 if isinstance(one, Model):
                     yield from unsupported(one, f"{where}[{place}]")
+
+
+def _unknown(where: str, name: str, honoured: Iterable[str], path: str) -> Refusal:
+    """A slip of the hand; of a job, also in the name of a sampling field."""
+    found = refusal(where, honoured)
+    if found.meant is None and not path and (meant := near(name, Sampling.model_fields)):
+        return Refusal(where, f"sampling.{meant}")
+    return found
 
 
 def _has_no_effect(model: Model, name: str, value: Any) -> bool:

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from mlxq_schemas.errors import BadMessage, InvalidJob, TooLarge, UnknownVersion, Unsupported
 from mlxq_schemas.events import UNSENT, BaseEvent, Event, Result, event_adapter
 from mlxq_schemas.job import Job
-from mlxq_schemas.plain import each_once, read_json, whole
+from mlxq_schemas.plain import each_once, read_json
+from mlxq_schemas.wording import describe
 
 VERSION: Final = 1
 MAX_JOB_BYTES: Final = 32 * 1024 * 1024
@@ -100,7 +101,7 @@ def parse_job(value: dict[str, Any]) -> Job:
             raise Unsupported(
                 f"{what}: not supported by this version: response_format; leave it out"
             ) from error
-        raise InvalidJob(f"{what}: {describe(error)}") from error
+        raise InvalidJob(f"{what}: {describe(error, value)}") from error
 
 
 def encode_event(event: BaseEvent) -> bytes:
@@ -123,7 +124,7 @@ def decode_event(data: bytes) -> Event:
     try:
         return event_adapter.validate_python(value)
     except ValidationError as error:
-        raise BadMessage(f"not an event: {describe(error)}") from error
+        raise BadMessage(f"not an event: {describe(error, value)}") from error
 
 
 def decode_result(data: bytes) -> Result:
@@ -132,17 +133,4 @@ def decode_result(data: bytes) -> Result:
     try:
         return Result.model_validate(value)
     except ValidationError as error:
-        raise BadMessage(f"not a result: {describe(error)}") from error
-
-
-def describe(error: ValidationError) -> str:
-    """One line: each wrong field and why; never the input's value, which may be secret or long."""
-    wrongs: list[str] = []
-    for item in error.errors(include_url=False, include_input=False, include_context=False):
-        where = ".".join(str(part) for part in item["loc"])
-        reason = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "string_unicode":
-            reason = "holds half a surrogate pair, which is no text"
-            where = where or "the name of a field"
-        wrongs.append(f"{where}: {reason}" if where else reason)
-    return whole("; ".join(dict.fromkeys(wrongs)))
+        raise BadMessage(f"not a result: {describe(error, value)}") from error

@@ -235,7 +235,7 @@ def test_any_fields_are_an_event_or_a_bad_message(fields: dict[str, Any]) -> Non
         (b'{"prompt": "a", "sampling": {"logit_bias": {"-1": 5}}}', InvalidJob, r"logit_bias\.-1"),
         (b'{"prompt": "a", "messages": []}', InvalidJob, "not both"),
         (b'{"messages": [{"role": "robot", "content": ""}]}', InvalidJob, "role"),
-        (b'{"prompt": "a", "images": [7]}', InvalidJob, r"images\.0"),
+        (b'{"prompt": "a", "images": [7]}', InvalidJob, r"images\[0\]"),
     ],
 )  # fmt: skip
 def test_bad_jobs(data: bytes, kind: type[JobError], message: str) -> None:

@@ -19,7 +19,7 @@ from mlxq_schemas.errors import (
     MlxqError,
     QueueError,
 )
-from mlxq_schemas.wire import describe
+from mlxq_schemas.wording import describe
 from mlxq_worker.config import DEFAULT_URL, WorkerConfig
 from mlxq_worker.process.logs import set_up
 from mlxq_worker.process.redact import redact
@@ -231,7 +231,7 @@ def _run(fields: dict[str, Any]) -> int:
     try:
         config = WorkerConfig(**fields)
     except ValidationError as error:
-        return _complain(ConfigError(describe(error)), EXIT_USAGE)
+        return _complain(ConfigError(describe(error, fields)), EXIT_USAGE)
     set_up(config.log_level, config.log_format)
     with StopSignals() as signals:
         status = _work(config, signals)

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import InvalidJob
 from mlxq_schemas.keys import check_name
+from mlxq_schemas.plain import whole
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -45,7 +46,7 @@ def _checked(kind: str, value: str) -> str:
 def _folder(value: Path) -> Path:
     # Without it, every job that names a file would fail for good.
     if not value.is_dir():
-        raise ValueError(f"{value} is not a folder")
+        raise ValueError(whole(f"{value} is not a folder"))
     return value
 
 

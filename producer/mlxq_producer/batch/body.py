@@ -18,6 +18,7 @@ from mlxq_producer.batch.lines import Request
 from mlxq_schemas import Priority
 from mlxq_schemas.errors import InvalidJob, MediaForbidden, Unsupported
 from mlxq_schemas.plain import whole
+from mlxq_schemas.support import refusal, told
 
 ANY_MODEL: Final = "any"
 
@@ -51,15 +52,23 @@ _WITHOUT_EFFECT: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Values that ask for what happens anyway. With tools, which are refused, some would not."""
 _KEPT: Final = ("metadata", "user", "safety_identifier", "prompt_cache_key")
+"""Notes about a request, which go into the metadata of its job."""
 _RANGES: Final[dict[str, tuple[float, float]]] = {
     "temperature": (0, 2),
     "top_p": (0, 1),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
     "top_logprobs": (0, 20),
+    "logprobs": (0, 5),
 }
-"""What OpenAI's API takes; the queue itself takes more."""
-"""Notes about a request, which go into the metadata of its job."""
+"""What OpenAI's API takes; the queue itself takes more. ``logprobs`` is a number in completions."""
+KNOWN: Final = frozenset(
+    {
+        *(*_SAMPLING, *_JOB, *_WITHOUT_EFFECT, *_KEPT, *_RANGES),
+        *("messages", "prompt", "model", "logprobs", "max_tokens", "max_completion_tokens"),
+    }
+)
+"""Names of fields that a body may have, though not each with every value."""
 _REMOTE: Final = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:", re.IGNORECASE)
 
 
@@ -118,7 +127,7 @@ def job_fields(request: Request, plan: Plan) -> dict[str, Any]:
         "metadata": _metadata(body, request, plan),
     }
     if body:
-        raise Unsupported(f"not supported: {', '.join(sorted(body))[:300]}; leave these out")
+        raise Unsupported(told(refusal(name, KNOWN) for name in sorted(body)))
     return {
         **fields,
         "id": job_id(plan.batch, request.custom_id, plan.round),
@@ -236,6 +245,5 @@ def _present(value: Any, known: tuple[str, ...], path: str) -> dict[str, Any]:
     """The fields that hold something; raises :class:`Unsupported` if one is unknown."""
     fields = {n: v for n, v in cast("dict[str, Any]", value).items() if v is not None}
     if unknown := sorted(fields.keys() - set(known)):
-        names = ", ".join(f"{path}.{name}" for name in unknown)
-        raise Unsupported(f"not supported: {names[:300]}; leave these out")
+        raise Unsupported(told(refusal(f"{path}.{name}", known) for name in unknown))
     return fields

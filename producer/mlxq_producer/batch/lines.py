@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Final, Literal, cast
 
 from mlxq_producer.batch.seen import Seen
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.near import did_you_mean
 from mlxq_schemas.plain import read_json
 from mlxq_schemas.wire import MAX_JOB_BYTES
 
@@ -124,8 +125,10 @@ def _judge(number: int, value: dict[str, Any], size: int) -> Line:
         message = f"custom_id is not a text of 1 to {MAX_CUSTOM_ID} characters"
         return _bad(number, None, "invalid_custom_id", message)
     method, url, body = value.get("method"), value.get("url"), value.get("body")
-    if unknown := ", ".join(repr(name)[:80] for name in value if name not in _FIELDS):
-        return _bad(number, custom_id, "unknown_field", f"unknown: {unknown}; leave it out")
+    if unknown := [name for name in value if name not in _FIELDS]:
+        named = ", ".join(repr(name)[:80] for name in unknown)
+        meant = did_you_mean(unknown[0], _FIELDS) or "; leave it out"
+        return _bad(number, custom_id, "unknown_field", f"unknown: {named}{meant}")
     if method != "POST":
         return _bad(number, custom_id, "invalid_method", "method is not POST")
     if url not in ENDPOINTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 60.0
 """How long a server that is away or full is waited for."""
+_JOB: Final = re.compile(r"\Ajob batch_\S+: ")
 _PASSING: Final = (QueueUnavailable, QueueFull, RedisFull)
 
 
@@ -85,4 +87,6 @@ def _submit(producer: Producer, jobs: Sequence[dict[str, Any]]) -> dict[int, Mlx
 
 
 def _bad(number: int, custom_id: str | None, error: MlxqError) -> BadLine:
-    return BadLine(number, custom_id, error.code, f"line {number}: {error.message}")
+    # In a body, fields for sampling stand beside the others, and nobody has seen the job's id.
+    words = _JOB.sub("", error.message).replace("sampling.", "")
+    return BadLine(number, custom_id, error.code, f"line {number}: {words}")

@@ -11,6 +11,7 @@ from typing import Final
 
 from mlxq_producer.errors import NoImageColumn
 from mlxq_schemas.errors import ConfigError
+from mlxq_schemas.near import did_you_mean
 
 COLUMNS: Final = ("image", "file_name", "filename", "file", "path", "image_path", "url")
 """Where a row's picture is looked for if nobody says."""
@@ -83,7 +84,8 @@ def missing(role: str, wanted: str | None, columns: Iterable[str]) -> str:
     more = f", and {len(seen) - _SHOWN} more" if len(seen) > _SHOWN else ""
     there = f"it has {', '.join(seen[:_SHOWN]) or 'none'}{more}"
     if wanted is not None:
-        return f"no column {wanted}; {there}: correct --column {role}=NAME"
+        meant = did_you_mean(wanted, seen)
+        return f"no column {wanted}{meant}; {there}: correct --column {role}=NAME"
     return (
         f"no column with pictures ({', '.join(COLUMNS)}); {there}: name it with --column "
         "image=NAME, or use --text-only for rows without pictures"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from mlxq_schemas.errors import ConfigError, InvalidJob
+from mlxq_schemas.near import did_you_mean
 
 _FORMATTER: Final = string.Formatter()
 
@@ -41,8 +42,8 @@ class Template:
             return ""
         if name not in values:
             raise InvalidJob(
-                f"the template names {{{name}}}, which this item lacks; it has "
-                f"{', '.join(sorted(values))}"
+                f"the template names {{{name}}}, which this item lacks"
+                f"{did_you_mean(name, values)}; it has {', '.join(sorted(values))}"
             )
         value = values[name]
         if isinstance(value, list | tuple):

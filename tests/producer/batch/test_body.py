@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mlxq_producer.batch.body import Plan, job_fields, job_id
-from mlxq_producer.batch.lines import Request
+from mlxq_producer.batch.lines import BadLine, Request
+from mlxq_producer.batch.sending import send
 from mlxq_producer.submission import prepare
 from mlxq_schemas import Job
 from mlxq_schemas.errors import JobError
@@ -208,3 +209,31 @@ def test_a_link_does_not_lead_out_of_the_root(plan, tmp_path):
     (tmp_path / "link.png").symlink_to("/etc/passwd")
     with pytest.raises(JobError, match="--media-root"):
         job(plan, messages=image(url="link.png"))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"temprature": 1}, "temprature is unknown: did you mean temperature?"),
+        ({"max_completion_token": 1}, "did you mean max_completion_tokens?"),
+        ({"Stop": "x"}, "Stop is unknown: did you mean stop?"),
+        (
+            {"messages": [{"role": "user", "contents": "x"}]},
+            "messages[0].contents is unknown: did you mean messages[0].content?",
+        ),
+        ({"colour": 1}, "not supported by this version: colour; leave these out"),
+    ],
+)
+def test_a_misspelt_field_is_met_with_its_name(plan, body, said):
+    with pytest.raises(JobError) as caught:
+        job(plan, **body)
+    assert caught.value.code == "unsupported"
+    assert said in caught.value.message
+
+
+def test_the_words_of_a_line_are_those_of_its_body(plan, producer):
+    """Not of the job that is made from it: nobody has seen its id, nor where sampling stands."""
+    lines = [Request(7, "a", CHAT, {"messages": HELLO, "seed": "x"}, 9)]
+    [bad] = send(producer, plan, lines)
+    assert isinstance(bad, BadLine)
+    assert bad.message == 'line 7: seed "x": must be a whole number'

@@ -21,7 +21,8 @@ from mlxq_schemas.errors import (
     RemoteCodeNeeded,
 )
 from mlxq_schemas.plain import to_json
-from mlxq_schemas.wire import MAX_JOB_BYTES, describe, parse_job, unpack
+from mlxq_schemas.wire import MAX_JOB_BYTES, parse_job, unpack
+from mlxq_schemas.wording import describe
 from mlxq_worker.cache.options import Dir, Shared
 from mlxq_worker.config import WorkerConfig
 
@@ -121,7 +122,7 @@ def warm(
     try:
         config = WorkerConfig(**fields, max_rows=1, name="warm")
     except ValidationError as error:
-        raise ConfigError(describe(error)) from error
+        raise ConfigError(describe(error, fields)) from error
     try:
         with prompts.open("rb") as lines:
             report = fill(config, lines)

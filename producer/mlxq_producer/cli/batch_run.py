@@ -65,7 +65,7 @@ class Shown:
 
 def entry(row: Row) -> Entry:
     """A row as views show it."""
-    name = row["custom_id"] or f"line {row['id'].rpartition('_')[2]}"
+    name = row["custom_id"] or f"line {line_of(row)}"
     error = row["error"]
     if error is not None:
         return Entry(name, "", error["code"], error["message"], good=False)
@@ -74,17 +74,23 @@ def entry(row: Row) -> Entry:
     return Entry(name, message["content"] or "")
 
 
+def line_of(row: Row) -> int:
+    """Number of the line that a row is of."""
+    return int(row["id"].rpartition("_")[2])
+
+
 def reasons(errors: Path) -> Iterator[str]:
-    """Why lines have no answer, the most frequent reason first, each with an example."""
-    found: dict[str, tuple[int, Row]] = {}
+    """Why lines have no answer, the most frequent reason first, each with its first line."""
+    found: dict[str, tuple[int, int]] = {}
     with errors.open("rb") as file:
         for raw in file:
             row = json.loads(raw)
-            number, example = found.get(row["error"]["code"], (0, row))
-            found[row["error"]["code"]] = number + 1, example
+            code, line = row["error"]["code"], line_of(row)
+            number, first = found.get(code, (0, line))
+            found[code] = number + 1, min(first, line)
     ranked = sorted(found.items(), key=lambda pair: -pair[1][0])
-    for code, (number, example) in ranked[:REASONS_SHOWN]:
-        yield reason(number, code, entry(example).name)
+    for code, (number, first) in ranked[:REASONS_SHOWN]:
+        yield reason(number, code, f"line {first:,}")
     if more := ranked[REASONS_SHOWN:]:
         yield f"{sum(number for _, (number, _) in more):,} of {len(more)} other codes"
 

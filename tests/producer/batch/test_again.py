@@ -142,7 +142,7 @@ def test_the_command_groups_reasons_and_says_how_to_go_on(
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 3
     assert "completed: 1 of 5 done, 4 failed (out.errors.jsonl)\n" in done.stdout
-    assert "  3 generation_failed (f" in done.stdout
+    assert "  3 generation_failed (line 2 ...)" in done.stdout
     assert "  1 invalid_json_line (line 5)\n" in done.stdout
     assert "the same line with --retry-failed does the failed ones again\n" in done.stderr
     stopped = CliRunner().invoke(app, [*words, "--json"])

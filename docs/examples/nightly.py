@@ -17,7 +17,7 @@ from mlxq_producer.tasks import submit_folder, submit_tick
 cron.register(
     submit_folder,
     queue_name="nightly",
-    args=(os.environ.get("MLXQ_NIGHTLY_FOLDER", "pictures"),),
+    args=(os.environ.get("NIGHTLY_FOLDER", "pictures"),),
     cron="0 3 * * *",
 )
 

@@ -34,7 +34,9 @@ class Operations:
             yield from Follower(self.keys, {job_id: seq}, timeout=wait).events()
             result, _ = yield from self._stored(job_id)
         if result is None:
-            raise WaitTimeout(f"job {job_id} has not ended yet: ask again, or give a time to wait")
+            raise WaitTimeout(
+                f"job {job_id} has not ended yet: ask again, or wait for it (--wait 90s, wait=90)"
+            )
         return result
 
     def _stored(self, job_id: str) -> Steps[tuple[Result | None, int]]:

@@ -65,17 +65,19 @@ def describe(
     given: object,
     known: Iterable[str] = (),
     name: Callable[[str], str] = str,
+    show: Callable[[object], str] | None = None,
 ) -> str:
     """One line: each wrong field, its value where it is short and no secret, what is allowed.
 
     ``given`` is what was to be read; ``known`` are the names that a field may have, for one that is
-    unknown; ``name`` says how the user calls a field, by its path (``images[1].url``).
+    unknown; ``name`` says how the user calls a field, by its path (``images[1].url``), and ``show``
+    how the value stood there (as JSON).
     """
     details = error.errors(include_url=False)
     wrongs: dict[str, list[str]] = {}
     for one in details:
         if not _outdone(one, details):
-            subject, reason = _wrong(_path(one, given), one, known, name)
+            subject, reason = _wrong(_path(one, given), one, known, name, show or _value)
             wrongs.setdefault(subject, []).append(reason)
     told = (subject + _either(reasons) for subject, reasons in wrongs.items())
     return whole("; ".join(told))
@@ -110,7 +112,11 @@ def words(detail: ErrorDetails) -> str:
 
 
 def _wrong(
-    path: str, detail: ErrorDetails, known: Iterable[str], name: Callable[[str], str]
+    path: str,
+    detail: ErrorDetails,
+    known: Iterable[str],
+    name: Callable[[str], str],
+    show: Callable[[object], str],
 ) -> tuple[str, str]:
     """The subject of a sentence, with what parts it from the rest, and the rest."""
     context: dict[str, Any] = detail.get("ctx", {})
@@ -132,7 +138,7 @@ def _wrong(
             return f"{where or 'the name of a field'}: ", words(detail)
         case _:
             secret = path.rpartition(".")[2] in _SECRET
-            value = "" if secret else _value(detail["input"])
+            value = "" if secret else show(detail["input"])
             return " ".join(part for part in (where, value) if part) + ": ", words(detail)
 
 

@@ -106,7 +106,11 @@ def test_jobs_that_are_refused_do_not_stop_the_others(mlxq):
             None,
             "error[media_not_found]: cannot read /no",
         ),
-        (["submit", "-p", "x", "--temperature", "-1"], None, "sampling.temperature"),
+        (
+            ["submit", "-p", "x", "--temperature", "-1"],
+            None,
+            "error[config]: --temperature -1: must be at least 0",
+        ),
         (["submit", "-p", "x", "--max-tokens", "many"], None, "--max-tokens"),
         (["submit", "-p", "x", "-q", "a b"], None, "queue 'a b'"),
         (["submit", "-p", "x", "--redis-url", "http://x"], None, "error[config]"),
@@ -280,14 +284,14 @@ def test_times_of_a_job(mlxq, redis_client, queue):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--delay", "soon"], "no duration"),
-        (["--not-before", "tomorrow"], "no time"),
-        (["--not-before", "nan"], "no time"),
+        (["--delay", "soon"], "must be a duration"),
+        (["--not-before", "tomorrow"], "must be a time"),
+        (["--not-before", "nan"], "must be a time"),
         (["--not-before", "1", "--delay", "1"], "--not-before or --delay"),
         (["--deadline", "1", "--within", "1"], "--deadline or --within"),
         (["--not-before", "9", "--deadline", "8"], "deadline"),
-        (["--timeout", "0"], "timeout"),
-        (["--max-attempts", "0"], "max_attempts"),
+        (["--timeout", "0"], "--timeout 0: must be more than 0"),
+        (["--max-attempts", "0"], "--max-attempts 0: must be at least 1"),
     ],
 )
 def test_wrong_times_are_refused(mlxq, args, words):

@@ -165,7 +165,7 @@ def test_the_command(mlxq, bury, redis_client, queue):
         (["retry", "a"], 1, "error[unknown_job]"),
         (["drop", "a"], 1, "error[unknown_job]"),
         (["show", "a"], 1, "error[unknown_job]"),
-        (["list", "--older-than", "soon"], 2, "no duration"),
+        (["list", "--older-than", "soon"], 2, "--older-than soon: must be a duration"),
     ],
 )
 def test_mistakes(mlxq, args, status, words):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
-from pydantic import ValidationError
 
 from mlxq_schemas.errors import (
     EXIT_DEVICE_FAILED,
@@ -19,189 +17,199 @@ from mlxq_schemas.errors import (
     MlxqError,
     QueueError,
 )
-from mlxq_schemas.wording import describe
-from mlxq_worker.config import DEFAULT_URL, WorkerConfig
+from mlxq_worker.config import DEFAULT_URL, Device, Dtype, LogLevel, WorkerConfig
+from mlxq_worker.options import (
+    EXIT_USAGE,
+    Command,
+    complain,
+    duration,
+    one_of,
+    read_config,
+    setting,
+    size,
+    warn_of_variables,
+)
 from mlxq_worker.process.logs import set_up
-from mlxq_worker.process.redact import redact
 from mlxq_worker.process.signals import StopSignals
 from mlxq_worker.process.worker import Worker, any_thread_left
 
 EXIT_OTHER: Final = 1
-EXIT_USAGE: Final = 2
 EXIT_QUEUE: Final = 4
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 _DEFAULT = WorkerConfig(name="default")
 
 
-class Dtype(StrEnum):
-    """Precision of the weights."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-class Device(StrEnum):
-    """Where the model computes."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    GPU = "gpu"
-
-
-class Level(StrEnum):
-    """Least severe log lines shown."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-def _option(name: str, text: str, **more: Any) -> Any:
-    variable = "MLXQ_" + name.removeprefix("--").split("/")[0].replace("-", "_").upper()
-    return typer.Option(name, help=text, envvar=variable, **more)
-
-
-@app.command()
+@app.command(cls=Command)
 def run(
     redis_url: Annotated[
         str,
-        _option(
+        setting(
             "--redis-url",
             "Server that holds the queue: redis://, rediss://, unix://, redis+sentinel://, redis+cluster://.",
             show_default=False,
         ),
     ] = DEFAULT_URL,
-    queue: Annotated[str, _option("--queue", "Name of the queue.")] = _DEFAULT.queue,
+    queue: Annotated[str, setting("--queue", "Name of the queue.")] = _DEFAULT.queue,
     model: Annotated[
         str | None,
-        _option(
+        setting(
             "--model",
             "Model folder or Hugging Face id; 'noop:' echoes prompts without a model. "
             "[default: the small bundled model]",
         ),
     ] = None,
     model_name: Annotated[
-        str | None, _option("--model-name", "One more name that jobs may call the model by.")
+        str | None, setting("--model-name", "One more name that jobs may call the model by.")
     ] = None,
     trust_remote_code: Annotated[
         bool,
-        _option(
+        setting(
             "--trust-remote-code",
             "Run Python that the model's folder brings. It may do all that you may do.",
         ),
     ] = _DEFAULT.trust_remote_code,
     max_rows: Annotated[
-        int, _option("--max-rows", "Most jobs computed together.")
+        int, setting("--max-rows", "Most jobs computed together.")
     ] = _DEFAULT.max_rows,
     prefill_step: Annotated[
-        int, _option("--prefill-step", "Most prompt tokens fed in one step.")
+        int, setting("--prefill-step", "Most prompt tokens fed in one step.")
     ] = _DEFAULT.prefill_step,
     max_cache_bytes: Annotated[
-        int, _option("--max-cache-bytes", "Most bytes of KV cache; 0: no limit.")
+        int, size("--max-cache-bytes", "Most KV cache; 0: no limit.", _DEFAULT.max_cache_bytes)
     ] = _DEFAULT.max_cache_bytes,
     kv_bits: Annotated[
         int | None,
-        _option("--kv-bits", "Keys and values of decoding rows in 8, 6, 4, 3 or 2 bits."),
+        setting("--kv-bits", "Keys and values of decoding rows in 8, 6, 4, 3 or 2 bits."),
     ] = None,
     kv_group_size: Annotated[
-        int, _option("--kv-group-size", "Values that share a scale: 32, 64 or 128.")
+        int, setting("--kv-group-size", "Values that share a scale: 32, 64 or 128.")
     ] = _DEFAULT.kv_group_size,
     kv_start: Annotated[
-        int, _option("--kv-start", "Rows of fewer tokens stay in full precision.")
+        int, setting("--kv-start", "Rows of fewer tokens stay in full precision.")
     ] = _DEFAULT.kv_start,
     prefix_cache_bytes: Annotated[
-        int, _option("--prefix-cache-bytes", "Memory for prompts' beginnings; 0: off.")
+        int,
+        size(
+            "--prefix-cache-bytes",
+            "Memory for prompts' beginnings; 0: off.",
+            _DEFAULT.prefix_cache_bytes,
+        ),
     ] = _DEFAULT.prefix_cache_bytes,
     feature_cache_bytes: Annotated[
-        int, _option("--feature-cache-bytes", "Memory for encoded pictures; 0: off.")
+        int,
+        size(
+            "--feature-cache-bytes",
+            "Memory for encoded pictures; 0: off.",
+            _DEFAULT.feature_cache_bytes,
+        ),
     ] = _DEFAULT.feature_cache_bytes,
     input_cache_bytes: Annotated[
-        int, _option("--input-cache-bytes", "Memory for decoded and processed pictures; 0: off.")
+        int,
+        size(
+            "--input-cache-bytes",
+            "Memory for decoded and processed pictures; 0: off.",
+            _DEFAULT.input_cache_bytes,
+        ),
     ] = _DEFAULT.input_cache_bytes,
     cache_dir: Annotated[
         str | None,
-        _option("--cache-dir", "Folder that keeps both over restarts.", metavar="DIR"),
+        setting("--cache-dir", "Folder that keeps both over restarts.", metavar="DIR"),
     ] = None,
     cache_dir_bytes: Annotated[
-        int, _option("--cache-dir-bytes", "Most bytes in that folder.")
+        int, size("--cache-dir-bytes", "Most in that folder.", _DEFAULT.cache_dir_bytes)
     ] = _DEFAULT.cache_dir_bytes,
     cache_dir_bits: Annotated[
-        int | None, _option("--cache-dir-bits", "Keys and values in that folder in 8 bits.")
+        int | None, setting("--cache-dir-bits", "Keys and values in that folder in 8 bits.")
     ] = None,
     cache_write_budget: Annotated[
-        int, _option("--cache-write-budget", "Most bytes written there in a day; 0: no limit.")
+        int,
+        size(
+            "--cache-write-budget",
+            "Most written there in a day; 0: no limit.",
+            _DEFAULT.cache_write_budget,
+        ),
     ] = _DEFAULT.cache_write_budget,
     cache_ssd_only: Annotated[
         bool,
-        _option("--cache-ssd-only", "Keep both in that folder only, not in memory."),
+        setting("--cache-ssd-only", "Keep both in that folder only, not in memory."),
     ] = _DEFAULT.cache_ssd_only,
     cache_shared: Annotated[
-        bool, _option("--cache-shared", "Believe what other users have written there.")
+        bool, setting("--cache-shared", "Believe what other users have written there.")
     ] = _DEFAULT.cache_shared,
     look_ahead: Annotated[
         int | None,
-        _option("--look-ahead", "Jobs prepared while all rows are busy. [default: max rows / 2]"),
+        setting("--look-ahead", "Jobs prepared while all rows are busy. [default: max rows / 2]"),
     ] = None,
     max_attempts: Annotated[
         int,
-        _option("--max-attempts", "Tries of a job that meets errors which may pass."),
+        setting("--max-attempts", "Tries of a job that meets errors which may pass."),
     ] = _DEFAULT.max_attempts,
     retry_delay: Annotated[
-        float, _option("--retry-delay", "Seconds before the second try; then doubled each time.")
+        float,
+        duration(
+            "--retry-delay", "Before the second try; then doubled each time.", _DEFAULT.retry_delay
+        ),
     ] = _DEFAULT.retry_delay,
     lease: Annotated[
         float,
-        _option("--lease", "Seconds of silence after which another worker takes a job over."),
+        duration("--lease", "Silence after which another worker takes a job over.", _DEFAULT.lease),
     ] = _DEFAULT.lease,
     grace: Annotated[
         float,
-        _option("--grace", "Seconds to finish running jobs after SIGTERM; the rest goes back."),
+        duration(
+            "--grace",
+            "Time to finish running jobs after SIGTERM; the rest goes back.",
+            _DEFAULT.grace,
+        ),
     ] = _DEFAULT.grace,
     result_ttl: Annotated[
-        int, _option("--result-ttl", "Seconds that results and events are kept.")
+        int, duration("--result-ttl", "How long results and events are kept.", _DEFAULT.result_ttl)
     ] = _DEFAULT.result_ttl,
     dead_ttl: Annotated[
-        int, _option("--dead-ttl", "Seconds that dead letters are kept.")
+        int, duration("--dead-ttl", "How long dead letters are kept.", _DEFAULT.dead_ttl)
     ] = _DEFAULT.dead_ttl,
     name: Annotated[
-        str | None, _option("--name", "Name of this worker. [default: HOST-PID-RANDOM]")
+        str | None, setting("--name", "Name of this worker. [default: HOST-PID-RANDOM]")
     ] = None,
     media_root: Annotated[
         list[Path] | None,
-        _option("--media-root", "Folder whose files jobs may name; may be repeated."),
+        setting("--media-root", "Folder whose files jobs may name; may be repeated."),
     ] = None,
     allow_http: Annotated[
-        bool, _option("--allow-http/--no-http", "Fetch media from http(s) URLs.")
+        bool, setting("--allow-http/--no-http", "Fetch media from http(s) URLs.")
     ] = _DEFAULT.allow_http,
     allow_private_hosts: Annotated[
         bool,
-        _option(
+        setting(
             "--allow-private-hosts/--no-private-hosts",
             "Fetch media from loopback and private addresses too.",
         ),
     ] = _DEFAULT.allow_private_hosts,
     max_media_bytes: Annotated[
-        int, _option("--max-media-bytes", "Largest medium, in bytes.")
+        int, size("--max-media-bytes", "Largest medium.", _DEFAULT.max_media_bytes)
     ] = _DEFAULT.max_media_bytes,
     max_image_pixels: Annotated[
-        int, _option("--max-image-pixels", "Largest image, in pixels.")
+        int, setting("--max-image-pixels", "Largest image, in pixels.")
     ] = _DEFAULT.max_image_pixels,
     min_image_side: Annotated[
-        int, _option("--min-image-side", "Smallest width or height of an image, in pixels.")
+        int, setting("--min-image-side", "Smallest width or height of an image, in pixels.")
     ] = _DEFAULT.min_image_side,
     prepare_threads: Annotated[
-        int, _option("--prepare-threads", "Threads that fetch and prepare media.")
+        int, setting("--prepare-threads", "Threads that fetch and prepare media.")
     ] = _DEFAULT.prepare_threads,
-    dtype: Annotated[Dtype, _option("--dtype", "Precision of the weights.")] = Dtype.AUTO,
-    device: Annotated[Device, _option("--device", "Where the model computes.")] = Device.AUTO,
-    log_level: Annotated[Level, _option("--log-level", "Least severe lines.")] = Level.INFO,
-    log_json: Annotated[bool, _option("--log-json", "Log one JSON object a line.")] = False,
-    burst: Annotated[bool, _option("--burst", "End when the queue is empty.")] = False,
-    max_jobs: Annotated[int | None, _option("--max-jobs", "End after so many jobs.")] = None,
+    dtype: Annotated[
+        str, one_of("--dtype", "Precision of the weights.", get_args(Dtype))
+    ] = _DEFAULT.dtype,
+    device: Annotated[
+        str, one_of("--device", "Where the model computes.", get_args(Device))
+    ] = _DEFAULT.device,
+    log_level: Annotated[
+        str, one_of("--log-level", "Least severe lines.", get_args(LogLevel))
+    ] = _DEFAULT.log_level,
+    log_json: Annotated[bool, setting("--log-json", "Log one JSON object a line.")] = False,
+    burst: Annotated[bool, setting("--burst", "End when the queue is empty.")] = False,
+    max_jobs: Annotated[int | None, setting("--max-jobs", "End after so many jobs.")] = None,
 ) -> None:
     """Run a worker: load a model, take jobs from the queue, publish tokens and results.
 
@@ -217,8 +225,7 @@ def run(
         for key, value in locals().items()
         if key in WorkerConfig.model_fields and value is not None
     }
-    fields |= {"media_roots": tuple(media_root or ()), "dtype": dtype.value, "device": device.value}
-    fields |= {"log_level": log_level.value, "log_format": "json" if log_json else "text"}
+    fields |= {"media_roots": tuple(media_root or ()), "log_format": "json" if log_json else "text"}
     raise typer.Exit(_run(fields))
 
 
@@ -228,10 +235,11 @@ def main() -> None:
 
 
 def _run(fields: dict[str, Any]) -> int:
+    warn_of_variables()
     try:
-        config = WorkerConfig(**fields)
-    except ValidationError as error:
-        return _complain(ConfigError(describe(error, fields)), EXIT_USAGE)
+        config = read_config(fields)
+    except ConfigError as error:
+        return complain(error, EXIT_USAGE)
     set_up(config.log_level, config.log_format)
     with StopSignals() as signals:
         status = _work(config, signals)
@@ -244,21 +252,16 @@ def _work(config: WorkerConfig, signals: StopSignals) -> int:
     try:
         Worker(config, signals).run()
     except ConfigError as error:
-        return _complain(error, EXIT_USAGE)
+        return complain(error, EXIT_USAGE)
     except QueueError as error:
-        return _complain(error, EXIT_QUEUE)
+        return complain(error, EXIT_QUEUE)
     except DeviceFailed as error:
-        return _complain(error, EXIT_DEVICE_FAILED)
+        return complain(error, EXIT_DEVICE_FAILED)
     except MlxqError as error:
-        return _complain(error, EXIT_OTHER)
+        return complain(error, EXIT_OTHER)
     except Exception as error:  # noqa: BLE001 - its traceback is in the log already
-        return _complain(MlxqError(f"{type(error).__name__}: {error}"), EXIT_OTHER)
+        return complain(MlxqError(f"{type(error).__name__}: {error}"), EXIT_OTHER)
     return 0
-
-
-def _complain(error: MlxqError, status: int) -> int:
-    typer.echo(f"error[{error.code}]: {redact(error.message)}", err=True)
-    return status
 
 
 def _leave(status: int) -> None:

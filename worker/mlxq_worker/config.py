@@ -130,7 +130,8 @@ class WorkerConfig(BaseModel):
     def _has_a_folder(self) -> Self:
         for name in ("cache_ssd_only", "cache_shared", "cache_dir_bits"):
             if getattr(self, name) and self.cache_dir is None:
-                raise ValueError(f"{name} needs a folder: give cache_dir (--cache-dir) too")
+                option = "--" + name.replace("_", "-")
+                raise ValueError(f"{option} needs a folder: give --cache-dir too")
         return self
 
     @property

@@ -11,22 +11,22 @@ import typer
 
 from mlxq_producer.cli.batch import batch
 from mlxq_producer.cli.caption import caption
+from mlxq_producer.cli.commands import App
 from mlxq_producer.cli.cron import cron
 from mlxq_producer.cli.dead import dead
 from mlxq_producer.cli.demo import demo
-from mlxq_producer.cli.failures import EXIT_CODE_HELP, Commands
+from mlxq_producer.cli.failures import EXIT_CODE_HELP
 from mlxq_producer.cli.jobs import cancel, follow, result
 from mlxq_producer.cli.status import status
 from mlxq_producer.cli.submit import submit
 from mlxq_producer.cli.watch import watch
 from mlxq_producer.cli.worker import PASS_THROUGH, cache, worker
+from mlxq_schemas.environment import unknown_variables
 
-app = typer.Typer(
+app = App(
     name="mlxq",
-    cls=Commands,
     help="Queue-fed batch inference for multimodal language models on MLX.",
     epilog=EXIT_CODE_HELP,
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -44,6 +44,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
+    context: typer.Context,
     show_version: Annotated[
         bool,
         typer.Option(
@@ -53,6 +54,9 @@ def common(
 ) -> None:
     """Queue-fed batch inference for multimodal language models on MLX."""
     del show_version
+    if context.invoked_subcommand not in {"worker", "cache"}:  # which say it themselves
+        for words in unknown_variables():
+            print(f"warning: {words}", file=sys.stderr)
 
 
 app.command()(demo)

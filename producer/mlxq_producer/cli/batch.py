@@ -11,6 +11,7 @@ import typer
 from mlxq_producer.batch import Batch, BatchRun, DetachedBatches
 from mlxq_producer.batch.running import DAY, WINDOW
 from mlxq_producer.cli.batch_run import Shown, reasons
+from mlxq_producer.cli.commands import App
 from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, end_in_order_when_terminated
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
@@ -21,7 +22,7 @@ from mlxq_producer.cli.view.words import clock, rates
 from mlxq_producer.connection import connect
 from mlxq_schemas import DEFAULT_QUEUE, Priority
 
-batch = typer.Typer(help="Run OpenAI batch files (JSONL) through the queue.", no_args_is_help=True)
+batch = App(help="Run OpenAI batch files (JSONL) through the queue.")
 
 Input = Annotated[Path, typer.Argument(metavar="IN.jsonl", help="One request a line.")]
 Output = Annotated[
@@ -41,7 +42,7 @@ ModelName = Annotated[
     str | None,
     typer.Option(metavar="NAME|any", help="Stands for the models that the lines name."),
 ]
-Urgency = Annotated[Priority, typer.Option(help="How urgent.")]
+Urgency = Annotated[Priority, typer.Option(case_sensitive=False, help="How urgent.")]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="Batch id, as printed by submit.")]
 MediaRoot = Annotated[
     Path | None,
@@ -167,7 +168,10 @@ def fetch(
     output: Output,
     errors: Errors = None,
     wait: Annotated[
-        float, typer.Option("--wait", "-w", metavar="SECONDS", min=0, help="Wait for its end.")
+        float,
+        typer.Option(
+            "--wait", "-w", metavar="DURATION", parser=duration, help="Wait for its end: 90s, 2h."
+        ),
     ] = 0,
     redis_url: RedisUrl = None,
     queue: Queue = DEFAULT_QUEUE,

@@ -14,6 +14,7 @@ import typer
 
 from mlxq_producer.cli.caption_run import carry_out
 from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, end_in_order_when_terminated
+from mlxq_producer.cli.job_options import check_options
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.client import Producer
@@ -27,6 +28,8 @@ from mlxq_producer.pipeline.sources import Choice, Sources
 from mlxq_producer.pipeline.template import Literal, Template
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError, EmptyPrompt
+from mlxq_schemas.near import did_you_mean
+from mlxq_schemas.usage import typed
 
 
 class Existing(StrEnum):
@@ -49,14 +52,15 @@ def _shard(text: str) -> tuple[int, int]:
     try:
         number, count = map(int, text.split("/"))
     except ValueError as error:
-        raise typer.BadParameter("write I/N, as in 1/4") from error
+        raise ConfigError(f"--shard {typed(text)}: must be I/N, as in 1/4") from error
     return number, count
 
 
 def _column(text: str) -> tuple[str, str]:
     role, _, name = text.partition("=")
     if role not in {"image", "id"} or not name:
-        raise typer.BadParameter("write image=COLUMN or id=COLUMN")
+        meant = did_you_mean(role, ("image", "id"))
+        raise ConfigError(f"--column {typed(text)}: must be image=NAME or id=NAME{meant}")
     return role, name
 
 
@@ -64,7 +68,7 @@ def caption(
     source: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE...",
+            metavar="SOURCE",
             help="Files, folders, quoted patterns, lists (.txt), manifests (.csv .tsv .jsonl "
             ".parquet), webdataset .tar and .tar.gz files, saved datasets, http(s) URLs, or - for "
             "stdin.",
@@ -91,7 +95,7 @@ def caption(
     ] = None,
     sidecar: Annotated[
         list[Sidecar] | None,
-        typer.Option(help="A file beside each picture; may be repeated."),
+        typer.Option(case_sensitive=False, help="A file beside each picture; may be repeated."),
     ] = None,
     out_dir: Annotated[
         Path | None,
@@ -105,7 +109,10 @@ def caption(
     ] = SHARD_ITEMS,
     existing: Annotated[
         Existing,
-        typer.Option(help="What becomes of captions that are there; skip keeps edited ones too."),
+        typer.Option(
+            case_sensitive=False,
+            help="What becomes of captions that are there; skip keeps edited ones too.",
+        ),
     ] = Existing.SKIP,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Do what failed in earlier runs, only that.")
@@ -185,6 +192,7 @@ def caption(
     Run it again, after any end: only what is missing is done. Exit code 3: some items failed.
     """
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    check_options(sampling)
     plan = Plan(
         sources=Sources(source, _columns(column or []), root or [], _stdin(), text_only),
         prompt=_prompt(prompt, prompt_file, template),

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from mlxq_producer.cli.commands import App
 from mlxq_producer.cli.options import Queue, RedisUrl
 from mlxq_producer.cli.times import duration
 from mlxq_producer.connection import connect
@@ -20,7 +21,7 @@ from mlxq_schemas import DEFAULT_QUEUE, Keys
 from mlxq_schemas.errors import ConfigError
 from mlxq_schemas.keys import check_name
 
-cron = typer.Typer(help="Run commands on a schedule, each tick once.", no_args_is_help=True)
+cron = App(help="Run commands on a schedule, each tick once.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 Command = Annotated[
@@ -30,7 +31,9 @@ Command = Annotated[
 When = Annotated[
     str, typer.Option("--schedule", "-s", metavar="CRON", help="As in '0 3 * * *', or @daily.")
 ]
-Policy = Annotated[CatchUp, typer.Option(help="Which missed ticks to make up for.")]
+Policy = Annotated[
+    CatchUp, typer.Option(case_sensitive=False, help="Which missed ticks to make up for.")
+]
 Late = Annotated[
     float,
     typer.Option(metavar="DURATION", parser=duration, help="How long a tick is not yet missed."),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mlxq_producer.cli.commands import App
 from mlxq_producer.cli.options import JobId, Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.times import duration
@@ -17,7 +18,7 @@ from mlxq_producer.errors import RetryErrors
 from mlxq_schemas import DEFAULT_QUEUE
 from mlxq_schemas.errors import ConfigError, UnknownJob
 
-dead = typer.Typer(help="List, show, retry or drop jobs that failed.", no_args_is_help=True)
+dead = App(help="List, show, retry or drop jobs that failed.")
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Job ids.")]
 Code = Annotated[

@@ -21,6 +21,7 @@ from mlxq_producer.cli.demo_report import Row, summarise
 from mlxq_producer.cli.failures import EXIT_OTHER, EXIT_TERMINATED, complain
 from mlxq_producer.cli.options import Json
 from mlxq_producer.cli.output import print_json
+from mlxq_producer.cli.times import duration
 from mlxq_producer.cli.view import Board, Counts, View, live_view
 from mlxq_producer.connection import URL_VARIABLE, connect_async
 from mlxq_producer.embedded import EmbeddedServer
@@ -42,8 +43,9 @@ class DemoFailed(MlxqError):
 
 def demo(
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="Give up after this long.")
-    ] = 300.0,
+        float,
+        typer.Option(metavar="DURATION", parser=duration, help="Give up after this long."),
+    ] = "5m",  # pyright: ignore[reportArgumentType] - typer parses it
     as_json: Json = False,
 ) -> None:
     """Caption the bundled sample images: starts a server, a worker and a producer, and ends them.

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from typing import Any, Final
 
-import typer
-from typer.core import TyperGroup
-
-from mlxq_producer.cli.options import JSON_WANTED
 from mlxq_producer.errors import BatchFailing, RetryErrors, SubmitErrors
 from mlxq_schemas.errors import (
     ConfigError,
@@ -43,22 +38,6 @@ EXIT_CODE_HELP: Final = (
     "Exit codes: 0 done; 1 other error; 2 wrong usage or invalid job; 3 job failed, cancelled or "
     "expired; 4 queue unavailable or full; 5 timeout; 6 the worker's device fails; 130 interrupted."
 )
-
-
-class Commands(TyperGroup):
-    """A command group in which no user's mistake shows a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; turn our errors into a message and an exit code."""
-        try:
-            return super().invoke(ctx)
-        except MlxqError as error:
-            report(error, as_json=ctx.meta.get(JSON_WANTED, False))
-            raise typer.Exit(exit_code(error)) from error
-        except BrokenPipeError as error:
-            # Python flushes stdout once more at exit; it must find somewhere to write to.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(EXIT_PIPE) from error
 
 
 def end_in_order_when_terminated() -> None:

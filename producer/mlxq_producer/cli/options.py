@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mlxq_producer.cli.times import duration
 from mlxq_producer.connection import QUEUE_VARIABLE, URL_VARIABLE
 
 JSON_WANTED = "mlxq.json"
@@ -38,5 +39,10 @@ Json = Annotated[
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Job id, as printed by submit.")]
 Wait = Annotated[
     float | None,
-    typer.Option("--wait", "-w", metavar="SECONDS", min=0, help="Wait this long for the result."),
+    typer.Option(
+        *("--wait", "-w"),
+        metavar="DURATION",
+        parser=duration,
+        help="Wait this long for the result: 90s, 2h ...",
+    ),
 ]

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mlxq_producer.cli.job_options import check_options
 from mlxq_producer.cli.options import Json, Queue, RedisUrl, Wait
 from mlxq_producer.cli.output import print_events, print_json, print_result
 from mlxq_producer.cli.times import duration, moment
@@ -46,7 +47,9 @@ def submit(
         list[str] | None, typer.Option(metavar="TEXT", help="End before this; may be repeated.")
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Model to insist on.")] = None,
-    priority: Annotated[Priority | None, typer.Option(help="How urgent.")] = None,
+    priority: Annotated[
+        Priority | None, typer.Option(case_sensitive=False, help="How urgent.")
+    ] = None,
     not_before: Annotated[
         float | None, typer.Option(metavar="TIME", parser=moment, help="Begin no sooner.")
     ] = None,
@@ -99,6 +102,7 @@ def submit(
         "seed": seed,
         "stop": stop or None,
     }
+    check_options(fields)
     asked = [prompt, system, image or None, *fields.values()]
     if job is None:
         jobs = [{**fields, **_question(prompt, system, image or [])}]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, complain_of_item
+from mlxq_producer.cli.job_options import check_options
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
 from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.times import duration
@@ -31,7 +32,8 @@ def watch(
         str, typer.Option("--prompt", "-p", metavar="TEXT", help="What to ask of each picture.")
     ] = "Describe the image.",
     sidecar: Annotated[
-        Kind, typer.Option(help="Suffix of the file that a caption is written to.")
+        Kind,
+        typer.Option(case_sensitive=False, help="Suffix of the file that a caption is written to."),
     ] = "txt",
     full_names: Annotated[
         bool, typer.Option("--full-names", help="Write a.png.txt, not a.txt.")
@@ -51,6 +53,7 @@ def watch(
     """Caption each picture that appears in a folder, once it is completely written."""
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}: check the path")
+    check_options({"max_tokens": max_tokens})
     plan = Plan(
         sources=Sources([str(folder)]),
         prompt=Text(prompt),

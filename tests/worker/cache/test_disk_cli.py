@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from cache_blocks import LAYOUT, file_of, make_block, write
+from mlxq_worker.cache import told
 from mlxq_worker.cache.bench import measure
 from mlxq_worker.cache.cli import app
 from mlxq_worker.cache.disk import DiskTier
+from mlxq_worker.cache.disk_care import Report
+from mlxq_worker.cache.disk_format import Damage
 
 
 @pytest.fixture
@@ -40,7 +45,10 @@ def test_stats_say_what_is_there(root):
     assert found["bytes"] == found["written_last_day"] > 4000
     assert found["oldest_use"] <= found["newest_use"]
     assert (found["writing_files"], found["quarantined_files"]) == (0, 0)
-    assert "blocks: 4" in call("stats", "--dir", str(root)).stdout
+    said = call("stats", "--dir", str(root)).stdout
+    assert re.search(r"^blocks: 4 \([\d.]+ KiB\)$", said, re.MULTILINE)
+    assert re.search(r"^last used: \d+s ago \(the oldest block: \d+s ago\)$", said, re.MULTILINE)
+    assert re.search(r"^written in the last day: [\d.]+ KiB$", said, re.MULTILINE)
 
 
 def test_verify_finds_what_is_damaged_once(root):
@@ -53,9 +61,38 @@ def test_verify_finds_what_is_damaged_once(root):
         LAYOUT: 2,
         "other": 1,
     }
-    assert call("verify", "--dir", str(root)).exit_code == 0
+    again = call("verify", "--dir", str(root))
+    assert again.exit_code == 0
+    assert again.stdout.startswith("whole: 3 blocks (")
+    assert again.stdout.endswith("every block is whole\n")
     stats = json.loads(call("stats", "--dir", str(root), "--json").stdout)
     assert (stats["quarantined_files"], stats["quarantined_bytes"]) == (1, 100)
+
+
+def test_people_read_what_is_damaged_in_words(root):
+    file_of(root, 0).write_bytes(b"x" * 100)
+    said = call("verify", "--dir", str(root)).stdout
+    assert "damaged: 1 block, not what was written; moved to quarantine\n" in said
+    assert not re.search(r"[<{}>]|False|None", said)
+    assert "damaged, set aside: 1 file (100 bytes)" in call("stats", "--dir", str(root)).stdout
+    assert call("clear", "--dir", str(root)).stdout == "removed: 3 blocks\n"
+
+
+@pytest.mark.parametrize("kind", list(Damage))
+def test_every_kind_of_damage_has_words(kind):
+    report = Report(damaged=Counter({kind: 2}))
+    [line] = [line for line in told.verified(report) if line.startswith("damaged")]
+    assert line.startswith("damaged: 2 blocks, ")
+    assert kind.value not in line
+
+
+def test_a_folder_is_told_what_it_lacks(tmp_path):
+    (tmp_path / "pics").mkdir()
+    there = call("clear", "--dir", str(tmp_path / "pics")).stderr
+    missing = call("clear", "--dir", str(tmp_path / "none")).stderr
+    assert "this folder is something else" in there
+    assert "nothing was touched" in there
+    assert "there is no such folder" in missing
 
 
 def test_clear_removes_all_blocks(root):

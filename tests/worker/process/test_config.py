@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from mlxq_producer.cli.app import app as producer_app
+from mlxq_schemas.environment import KNOWN
 from mlxq_worker import cli
+from mlxq_worker.cache.cli import app as cache_app
 from mlxq_worker.config import WorkerConfig
 from mlxq_worker.process.signals import StopSignals
 
@@ -107,13 +112,85 @@ def test_every_setting_has_an_option() -> None:
 
 @pytest.mark.usefixtures("configs")
 @pytest.mark.parametrize(
-    "arguments",
-    [["--max-rows", "0"], ["--queue", "a b"], ["--max-rows", "x"], ["--media-root", "/no/such"]],
+    ("arguments", "said"),
+    [
+        (["--max-rows", "0"], "--max-rows 0: must be at least 1"),
+        (["--max-rows", "x"], "--max-rows x: must be a whole number"),
+        (["--queue", "a b"], "--queue: queue 'a b' is not a name"),
+        (["--media-root", "/no/such"], "--media-root: /no/such is not a folder"),
+        (["--cache-dir-bits", "5", "--cache-dir", "x"], "--cache-dir-bits 5: must be 8"),
+        (["--kv-bits", "5"], "--kv-bits 5: must be 2, 3, 4, 6 or 8"),
+        (["--cache-dir-bytes", "0"], "--cache-dir-bytes 0: must be at least 1"),
+        (["--cache-dir-bytes", "20GX"], "--cache-dir-bytes 20GX: must be a size"),
+        (["--lease", "1x"], "--lease 1x: must be a duration"),
+        (["--cache-ssd-only"], "--cache-ssd-only needs a folder: give --cache-dir too"),
+        (["--device", "tpu"], "--device tpu: must be auto, cpu or gpu"),
+        (["--max-row", "3"], "--max-row is unknown: did you mean --max-rows?"),
+        (["--max-rows"], "--max-rows needs a value"),
+        (["extra"], "unexpected: extra"),
+    ],
 )
-def test_wrong_settings_exit_with_two(arguments: list[str]) -> None:
+def test_wrong_settings_are_one_line_and_exit_with_two(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 2
-    assert "Traceback" not in result.output
+    assert result.stderr.startswith(f"error[config]: {said}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("configs")
+def test_a_variables_mistake_has_the_variables_name() -> None:
+    result = CliRunner().invoke(cli.app, [], env={"MLXQ_MAX_ROWS": "x"})
+    assert result.stderr == "error[config]: MLXQ_MAX_ROWS x: must be a whole number\n"
+    assert result.exit_code == 2
+
+
+def test_units_and_any_case(configs: list[WorkerConfig], tmp_path: Path) -> None:
+    arguments = ["--cache-dir", str(tmp_path), "--cache-dir-bytes", "20GiB", "--device", "CPU"]
+    arguments += ["--lease", "2m", "--result-ttl", "2h", "--max-media-bytes", "500MB", "-q", "x"]
+    result = CliRunner().invoke(cli.app, arguments, env={"MLXQ_PREFIX_CACHE_BYTES": "1.5G"})
+    assert result.exit_code == 0, result.output
+    [config] = configs
+    assert (config.cache_dir_bytes, config.max_media_bytes) == (20 << 30, 500_000_000)
+    assert (config.prefix_cache_bytes, config.device, config.queue) == (1_500_000_000, "cpu", "x")
+    assert (config.lease, config.result_ttl) == (120, 7200)
+
+
+def test_a_misspelt_variable_is_named_once(configs: list[WorkerConfig]) -> None:
+    environment = {"MLXQ_MAX_ROW": "3", "MLXQ_COLOUR": "red", "MLXQ_TEST_SHORT": "1"}
+    result = CliRunner().invoke(cli.app, [], env=environment)
+    assert result.stderr.splitlines() == [
+        "warning: MLXQ_COLOUR is unknown: sets nothing",
+        "warning: MLXQ_MAX_ROW is unknown: did you mean MLXQ_MAX_ROWS?",
+    ]
+    assert [config.max_rows for config in configs] == [16]
+
+
+def test_every_variable_that_an_option_reads_is_known() -> None:
+    found = {one.envvar for *_, command in commands() for one in command.params if one.envvar}
+    assert len(found) > 30
+    assert found <= KNOWN
+
+
+def commands() -> list[tuple[Any, list[str], Any]]:
+    """Every command of the three command lines: the app, the words that lead to it, itself."""
+    apps = (cli.app, cache_app, producer_app)
+    found: list[tuple[Any, list[str], Any]] = [(app, [], get_command(app)) for app in apps]
+    for app, words, one in found:
+        found += [(app, [*words, n], c) for n, c in getattr(one, "commands", {}).items()]
+    # The worker's commands explain themselves.
+    return [one for one in found if one[:2] not in [(producer_app, [n]) for n in PASSED_ON]]
+
+
+PASSED_ON = ("worker", "cache")
+
+
+@pytest.mark.parametrize(("app", "words"), [one[:2] for one in commands()])
+def test_help_names_no_types_and_fits_80_columns(app: Any, words: list[str]) -> None:
+    narrow = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    result = CliRunner().invoke(app, [*words, "--help"], env=narrow, terminal_width=80)
+    assert result.exit_code == 0
+    assert not re.search(r"<(bool|str|int|float|path|list)|\bPath\b|\|>", result.output)
+    assert max(map(len, result.output.splitlines())) <= 80
 
 
 def test_no_server_exits_with_four() -> None:

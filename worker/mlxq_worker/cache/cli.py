@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from mlxq_schemas.errors import EXIT_DEVICE_FAILED, ConfigError, DeviceFailed
 from mlxq_schemas.plain import to_json
-from mlxq_worker.cache import disk_care
+from mlxq_worker.cache import disk_care, told
 from mlxq_worker.cache.disk_folder import CacheFolder
 from mlxq_worker.cache.options import Dir, Shared
 from mlxq_worker.cache.warm import warm
+from mlxq_worker.options import EXIT_USAGE, Command, Group, complain, warn_of_variables
 
 EXIT_DAMAGED: Final = 1
-EXIT_USAGE: Final = 2
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Commands whose wrong settings, or device that fails, are one line, not a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except (ConfigError, DeviceFailed) as error:
-            typer.echo(f"error[{error.code}]: {error.message}", err=True)
             wrong = isinstance(error, ConfigError)
-            raise typer.Exit(EXIT_USAGE if wrong else EXIT_DEVICE_FAILED) from error
+            status = complain(error, EXIT_USAGE if wrong else EXIT_DEVICE_FAILED)
+            raise typer.Exit(status) from error
         except TimeoutError as error:
-            typer.echo(f"error[{ConfigError.code}]: {error.strerror}; try again", err=True)
+            complain(ConfigError(f"{error.strerror}; try again"), EXIT_USAGE)
             raise typer.Exit(EXIT_USAGE) from error
 
 
@@ -46,35 +45,38 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def stats(folder: Dir, shared: Shared = False, as_json: Json = False) -> None:
     """Show how much is there, and how much was written in the last day."""
-    _show(disk_care.survey(_existing(folder, shared=shared)), as_json=as_json)
+    found = disk_care.survey(_existing(folder, shared=shared))
+    _show(found, told.stats(found), as_json=as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(folder: Dir, shared: Shared = False, as_json: Json = False) -> None:
     """Read every block; damaged ones go to the quarantine. Exit status 1 if there were any.
 
     Workers may go on meanwhile.
     """
     report = disk_care.verify(_existing(folder, shared=shared))
-    _show(report.as_dict(), as_json=as_json)
+    _show(report.as_dict(), told.verified(report), as_json=as_json)
     if not report.clean:
         raise typer.Exit(EXIT_DAMAGED)
 
 
-@app.command()
+@app.command(cls=Command)
 def clear(folder: Dir, shared: Shared = False, as_json: Json = False) -> None:
     """Remove every block. Workers may go on meanwhile: they compute again what they miss."""
-    _show({"removed_blocks": disk_care.clear(_existing(folder, shared=shared))}, as_json=as_json)
+    removed = disk_care.clear(_existing(folder, shared=shared))
+    _show({"removed_blocks": removed}, [told.cleared(removed)], as_json=as_json)
 
 
-app.command()(warm)
+app.command(cls=Command)(warm)
 
 
 def main() -> None:
     """Entry point."""
+    warn_of_variables()
     app(prog_name="mlxq cache")
 
 
@@ -84,9 +86,9 @@ def _existing(folder: Path, *, shared: bool) -> CacheFolder:
     return found
 
 
-def _show(values: Mapping[str, Any], *, as_json: bool) -> None:
+def _show(values: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
     if as_json:
         print(to_json(values))
         return
-    for name, value in values.items():
-        print(f"{name.replace('_', ' ')}: {value}")
+    for line in lines:
+        print(line)

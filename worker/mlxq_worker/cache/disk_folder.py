@@ -102,9 +102,17 @@ class CacheFolder:
         except NotTrusted as error:
             raise ConfigError(f"cache folder {self.root}: {error}") from error
         except OSError as error:
-            raise ConfigError(f"no cache in {self.root}: {error.strerror or error}") from error
+            raise ConfigError(f"no cache in {self.root}: {self._no_cache(error)}") from error
         if not known:
             raise ConfigError(f"no cache in {self.root}: {self.ledger} is something else")
+
+    def _no_cache(self, error: OSError) -> str:
+        """Why the ledger cannot be opened."""
+        if not isinstance(error, FileNotFoundError):
+            return error.strerror or str(error)
+        if not self.root.exists():
+            return "there is no such folder; check its name"
+        return "this folder is something else, or no worker has used it yet; nothing was touched"
 
     def try_out(self) -> None:
         """Lock it and write to it. A disk that is full now may have room later: that is fine."""

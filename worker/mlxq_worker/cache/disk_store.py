@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from mlxq_schemas.quantities import shown_size
 from mlxq_worker.cache.disk_folder import CacheFolder, sync_folder
 from mlxq_worker.cache.disk_format import encode
 from mlxq_worker.cache.disk_index import Index
@@ -55,6 +56,7 @@ class DiskStore:
         self._budget = write_budget
         self._unsynced: set[Path] = set()
         self._started = False
+        self._told_of_size = False
         self.index = Index(folder)
         self.counts: Counter[str] = Counter()
         self.room = Room(folder, self.index, max_bytes, self.counts)
@@ -158,6 +160,7 @@ class DiskStore:
     def _obstacle(self, ledger: Ledger, key: bytes, size: int, now: float) -> Refusal | None:
         """What stands against a block but for want of room; with the lock held."""
         if size > self._max_bytes:
+            self._warn_of_size(size)
             return Refusal.TOO_LARGE
         if self._budget and ledger.last_day(now) + size > self._budget:
             # Nothing more until the next hour, which forgets another.
@@ -173,6 +176,18 @@ class DiskStore:
             ours = self._folder.trust.believes_file(found)
             return Refusal.PRESENT if ours else Refusal.OCCUPIED
         return Refusal.PRESENT if self._is_coming(ledger, key) else None
+
+    def _warn_of_size(self, size: int) -> None:
+        """Once: a folder without room for one block of this model holds next to nothing."""
+        if not self._told_of_size:
+            self._told_of_size = True
+            log.warning(
+                "cache folder %s: a block of %s does not fit into it; give it more than %s with "
+                "--cache-dir-bytes",
+                self._folder.root,
+                shown_size(size),
+                shown_size(self._max_bytes),
+            )
 
     def _is_coming(self, ledger: Ledger, key: bytes) -> bool:
         """True if a living process is writing this block; what a dead one left is removed."""

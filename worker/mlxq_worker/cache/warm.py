@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, get_args
 
 import typer
-from pydantic import ValidationError
 
 from mlxq_schemas import Sampling
 from mlxq_schemas.errors import (
@@ -22,9 +21,10 @@ from mlxq_schemas.errors import (
 )
 from mlxq_schemas.plain import to_json
 from mlxq_schemas.wire import MAX_JOB_BYTES, parse_job, unpack
-from mlxq_schemas.wording import describe
+from mlxq_worker.cache import told
 from mlxq_worker.cache.options import Dir, Shared
-from mlxq_worker.config import WorkerConfig
+from mlxq_worker.config import Device, Dtype, WorkerConfig
+from mlxq_worker.options import one_of, read_config, setting, size
 
 if TYPE_CHECKING:
     from mlxq_worker.backend import Backend
@@ -71,58 +71,51 @@ def warm(
     folder: Dir,
     model: Annotated[
         str | None,
-        typer.Option(
-            envvar="MLXQ_MODEL", help="As the workers' option. [default: the small bundled model]"
-        ),
+        setting("--model", "As of the workers. [default: the small bundled model]"),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(envvar="MLXQ_DTYPE", help="As the workers' option.")
+        str, one_of("--dtype", "As of the workers.", get_args(Dtype))
     ] = _DEFAULT.dtype,
     device: Annotated[
-        str, typer.Option(envvar="MLXQ_DEVICE", help="As the workers' option.")
+        str, one_of("--device", "As of the workers.", get_args(Device))
     ] = _DEFAULT.device,
     trust_remote_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-remote-code", envvar="MLXQ_TRUST_REMOTE_CODE", help="As the workers' option."
-        ),
+        bool, setting("--trust-remote-code", "As of the workers.")
     ] = _DEFAULT.trust_remote_code,
     media_root: Annotated[
         list[Path] | None,
-        typer.Option(
-            envvar="MLXQ_MEDIA_ROOT", help="Folder whose files jobs may name; may be repeated."
+        setting(
+            "--media-root",
+            "Folder whose files jobs may name, and in which relative paths are looked up; may be "
+            "repeated.",
         ),
     ] = None,
     dir_bytes: Annotated[
         int,
-        typer.Option(
-            "--dir-bytes", envvar="MLXQ_CACHE_DIR_BYTES", help="Most bytes in the folder."
+        size(
+            "--dir-bytes",
+            "Most in the folder.",
+            _DEFAULT.cache_dir_bytes,
+            envvar="MLXQ_CACHE_DIR_BYTES",
         ),
     ] = _DEFAULT.cache_dir_bytes,
-    dir_bits: Annotated[
-        int | None,
-        typer.Option(
-            "--cache-dir-bits", envvar="MLXQ_CACHE_DIR_BITS", help="As the workers' option."
-        ),
-    ] = None,
+    dir_bits: Annotated[int | None, setting("--cache-dir-bits", "As of the workers.")] = None,
     shared: Shared = _DEFAULT.cache_shared,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compute prompts' beginnings and pictures, so that workers find them in the folder.
 
-    Lines are jobs as for "mlxq submit --job". Model, dtype, device and media roots must be those
-    of the workers. A line that cannot be done is reported and passed over: the exit status is then
-    3. It is 6 if the device (GPU) fails again and again: run it once more then.
+    Lines are jobs as for "mlxq submit --job"; how they sample is checked, and has no effect. Model,
+    dtype, device, --cache-dir-bits and media roots must be those of the workers. A line that cannot
+    be done is reported and passed over: the exit status is then 3. It is 6 if the device (GPU)
+    fails again and again: run it once more then.
     """
     fields: dict[str, Any] = {"model": model, "dtype": dtype, "device": device}
     fields |= {"cache_dir": folder}
     fields |= {"media_roots": tuple(media_root or ()), "cache_dir_bytes": dir_bytes}
     fields |= {"trust_remote_code": trust_remote_code, "cache_shared": shared}
     fields |= {"cache_dir_bits": dir_bits}
-    try:
-        config = WorkerConfig(**fields, max_rows=1, name="warm")
-    except ValidationError as error:
-        raise ConfigError(describe(error, fields)) from error
+    config = read_config({**fields, "max_rows": 1, "name": "warm"})
     try:
         with prompts.open("rb") as lines:
             report = fill(config, lines)
@@ -179,9 +172,13 @@ def _request(backend: Backend, number: int, line: bytes) -> Request:
     if not line.startswith(b"{"):
         raise BadMessage("not a JSON object with a job's fields")
     fields = unpack(line, "the line", MAX_JOB_BYTES)
-    kept = {name: value for name, value in fields.items() if name not in Sampling.model_fields}
-    job = parse_job({"id": f"line-{number}", **kept, "sampling": {"max_tokens": 1}}).check()
-    return backend.prepare(job, lambda _: None)
+    direct = {name: fields.pop(name) for name in Sampling.model_fields if name in fields}
+    if direct and isinstance(fields.get("sampling", {}), dict):
+        fields["sampling"] = {**fields.get("sampling", {}), **direct}
+    job = parse_job({"id": f"line-{number}", **fields}).check()
+    # What a job samples must be right, as for submit, but has no part in its prompt.
+    asked = job.model_copy(update={"sampling": Sampling(max_tokens=1)})
+    return backend.prepare(asked, lambda _: None)
 
 
 def _run(backend: Backend, request: Request, report: Report) -> None:
@@ -215,8 +212,8 @@ def _show(report: Report, *, as_json: bool) -> None:
         return
     for failure in report.failed:
         typer.echo(f"error[{failure.code}]: line {failure.line}: {failure.message}", err=True)
-    for name, value in {**asdict(report), "failed": len(report.failed)}.items():
-        typer.echo(f"{name.replace('_', ' ')}: {value}")
+    for line in told.warmed(report):
+        typer.echo(line)
     if report.disk_failed or report.evicted_blocks or report.left_out_blocks:
         remedy = "free some of the disk" if report.disk_failed else "give it more --dir-bytes"
         typer.echo(f"not all of it is in the folder: {remedy}", err=True)

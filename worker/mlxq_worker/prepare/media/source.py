@@ -136,13 +136,17 @@ def _from_file(path: str, policy: MediaPolicy) -> bytes:
     try:
         descriptor = os.open(resolved, flags)
     except FileNotFoundError as error:
-        raise MediaNotFound(f"{shown(path)} does not exist") from error
+        raise MediaNotFound(f"{shown(path)} does not exist{_looked_up(path)}") from error
     except OSError as error:
         raise MediaForbidden(f"{shown(path)} cannot be read: {error.strerror}") from error
     try:
         return _read_open(descriptor, path, policy)
     finally:
         os.close(descriptor)
+
+
+def _looked_up(path: str) -> str:
+    return "" if path.startswith("/") else " in the folders of --media-root"
 
 
 def _read_open(descriptor: int, path: str, policy: MediaPolicy) -> bytes:
@@ -168,7 +172,7 @@ def _under_roots(path: str, policy: MediaPolicy) -> Path:
         raise MediaNotFound(f"{shown(path)} is not a usable path") from error
     if not inside:
         raise MediaForbidden(
-            f"{shown(path)} is outside the folders that this worker may read: "
-            "start it with --media-root FOLDER, or send the bytes"
+            f"{shown(path)} is outside the folders that may be read: name its folder with "
+            "--media-root (relative paths are looked up in each), or send the bytes"
         )
     return next((real for real in inside if os.path.lexists(real)), inside[0])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-_ALIKE: Final = 0.8
+_ALIKE: Final = 0.75
 """A letter or two beside it. Lower, and words that merely share an ending count as alike."""
 
 

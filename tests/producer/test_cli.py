@@ -337,3 +337,51 @@ def test_words_that_are_no_utf8_are_a_users_mistake(environment):
     assert result.returncode == 2
     error = json.loads(result.stdout)["error"]
     assert (error["code"], "prompt holds half" in error["message"]) == ("invalid_job", True)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["submitt"], "no command submitt: did you mean submit?"),
+        (["batch", "runn"], "no command runn: did you mean run?"),
+        (["submit", "--max-token", "5"], "--max-token is unknown: did you mean --max-tokens?"),
+        (["--bogus"], '--bogus is unknown; "mlxq --help" shows'),
+        (["batch", "run"], "IN.jsonl is missing"),
+        (["submit", "-p"], "-p needs a value"),
+        (["submit", "-p", "x", "--follow=3"], "--follow takes no value"),
+        (["status", "extra"], "unexpected: extra"),
+        (["submit", "-p", "x", "--max-tokens", "abc"],
+         "--max-tokens abc: must be a whole number"),
+        (["submit", "-p", "x", "--priority", "soon"],
+         "--priority soon: must be high, normal or low"),
+        (["submit", "-p", "x", "--timeout", "0"], "--timeout 0: must be more than 0"),
+        (["submit", "-p", "x", "--id", "a/b"], "--id: job id 'a/b' is not a name"),
+        (["caption", "x", "-p", "y", "--top-p", "3"], "--top-p 3: must be at most 1"),
+        (["caption", "x", "--window", "0"], "--window 0: must be at least 1"),
+        (["caption", "x", "-p", "y", "--column", "imge=a"], "did you mean image?"),
+        (["result", "a", "--wait", "soon"], "--wait soon: must be a duration"),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_one_line_in_the_words_of_all_errors(mlxq, args, said):
+    result = mlxq(*args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error[config]: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_wrong_command_line_as_json(mlxq):
+    error = json.loads(mlxq("submit", "--json", "--max-tokens", "abc").stdout)["error"]
+    assert error == {"code": "config", "message": "--max-tokens abc: must be a whole number"}
+
+
+def test_a_running_job_names_the_way_to_wait(mlxq, producer):
+    producer.submit(id="a", prompt="x")
+    result = mlxq("result", "a")
+    assert result.exit_code == 5
+    assert "--wait" in result.stderr
+
+
+def test_a_misspelt_variable_is_told_once(mlxq, monkeypatch):
+    monkeypatch.setenv("MLXQ_QUEU", "x")
+    assert mlxq("status").stderr == "warning: MLXQ_QUEU is unknown: did you mean MLXQ_QUEUE?\n"

@@ -235,7 +235,11 @@ def test_events_for_scripts(caption_command, worker, pictures, tmp_path):
         (["pics", "--template", "{a.b}", "-o", "o.jsonl"], 2, "{a.b}"),
         (["pics", "--prompt", "x", "-o", "o.jsonl", "--shard", "5/4"], 2, "shard"),
         (["pics", "--prompt", "x", "-o", "o.jsonl", "--regex", "("], 2, "pattern"),
-        (["pics", "--prompt", "x", "-o", "o.jsonl", "--column", "x=y"], 2, "image=COLUMN"),
+        (
+            ["pics", "--prompt", "x", "-o", "o.jsonl", "--column", "x=y"],
+            2,
+            "--column x=y: must",
+        ),
         (["pics", "--prompt", "x", "--out-dir", "d", "-o", "o.jsonl"], 2, "--sidecar"),
     ],
 )

@@ -10,8 +10,10 @@ import pytest
 
 from mlxq_producer import Producer, caption
 from mlxq_producer.errors import NoImageColumn
+from mlxq_producer.pipeline.columns import missing
 from mlxq_producer.pipeline.sources import Sources
-from mlxq_schemas.errors import ConfigError
+from mlxq_producer.pipeline.template import Template
+from mlxq_schemas.errors import ConfigError, InvalidJob
 
 ASK = ("--prompt", "x")
 
@@ -260,3 +262,10 @@ def test_a_failed_row_is_named_once(caption_command, worker, tmp_path, monkeypat
     done = caption_command("rows.csv", *ASK, "-o", "r.jsonl")
     assert done.exit_code == 3
     assert done.stderr.count("rows.csv:1") == 1
+
+
+def test_a_misspelt_column_or_field_is_met_with_its_name() -> None:
+    assert "did you mean Bild?" in missing("image", "bidl", ["Bild", "text"])
+    assert "did you mean" not in missing("image", "photo", ["Bild", "text"])
+    with pytest.raises(InvalidJob, match=r"did you mean tags\?"):
+        Template("{Tags}").render({"tags": "a"})

@@ -106,3 +106,11 @@ def test_who_fills_a_folder_by_hand_keeps_what_came_first(tiers):
     assert numbers(tier, 14) == list(range(len(numbers(tier, 14))))
     assert not any(tier.has(key_for(number)) for number in range(900, 904))
     assert tier.stats()["evicted_blocks"] == 4
+
+
+def test_a_folder_without_room_for_one_block_is_told_of_once(tiers, caplog):
+    tier = tiers(max_bytes=ONE // 2, admit_at=1)
+    run(tier, range(3))
+    wait_until(lambda: tier.stats()["refused_too_large"])
+    assert caplog.text.count("does not fit into it") == 1
+    assert "--cache-dir-bytes" in caplog.text

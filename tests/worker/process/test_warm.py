@@ -94,6 +94,7 @@ def test_bad_lines_are_reported_and_the_rest_goes_on(tmp_path: Path, picture: Pa
         {"v": 9, "prompt": "Describe the image."},
         {"prompt": "Describe the image.", "sampling": {"max_tokens": -1}, "priority": "soon"},
         {"prompt": TABLE},
+        {"prompt": "Describe the image.", "temperature": "hot"},
         {"prompt": "Describe the image.", "images": [str(picture)]},
     )
     done = run(tmp_path / "cache", prompts, "--media-root", tmp_path, "--json")
@@ -108,7 +109,10 @@ def test_bad_lines_are_reported_and_the_rest_goes_on(tmp_path: Path, picture: Pa
         7: "unsupported",
         8: "unknown_version",
         9: "invalid_job",
+        11: "invalid_job",
     }
+    [hot] = [failure for failure in report["failed"] if failure["line"] == 11]
+    assert 'sampling.temperature "hot": must be a number' in hot["message"]
     assert report["prompts"] == 2
     assert report["blocks"] > 300 // 32
 

@@ -160,7 +160,7 @@ class DiskStore:
     def _obstacle(self, ledger: Ledger, key: bytes, size: int, now: float) -> Refusal | None:
         """What stands against a block but for want of room; with the lock held."""
         if size > self._max_bytes:
-            self._warn_of_size(size)
+            self.warn_of_size(size)
             return Refusal.TOO_LARGE
         if self._budget and ledger.last_day(now) + size > self._budget:
             # Nothing more until the next hour, which forgets another.
@@ -177,7 +177,7 @@ class DiskStore:
             return Refusal.PRESENT if ours else Refusal.OCCUPIED
         return Refusal.PRESENT if self._is_coming(ledger, key) else None
 
-    def _warn_of_size(self, size: int) -> None:
+    def warn_of_size(self, size: int) -> None:
         """Once: a folder without room for one block of this model holds next to nothing."""
         if not self._told_of_size:
             self._told_of_size = True

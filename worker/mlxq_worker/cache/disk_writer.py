@@ -88,6 +88,8 @@ class Writer:
             obstacle = self._obstacle(block.key, block.nbytes)
             if obstacle:
                 self.counts[f"refused_{obstacle}"] += 1
+                if obstacle is Refusal.TOO_LARGE:
+                    self._store.warn_of_size(block.nbytes)
                 return False
             self._waiting[block.key] = (block, time.time_ns())
             self._waiting_bytes += block.nbytes

@@ -131,6 +131,13 @@ def build_noop(config: WorkerConfig) -> Backend:
 
 
 def _prepare(job: Job, read_blob: BlobReader) -> Request:  # noqa: ARG001 - the interface's
+    for _, ref in job.media():
+        if ref.error is not None:
+            from mlxq_worker.prepare.media.source import (  # noqa: PLC0415 - no other needs Pillow
+                producer_error,
+            )
+
+            raise producer_error(ref.error)
     parts = (part for message in job.chat() for part in message.parts())
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
     return Request(job.id, prompt=text, sampling=job.sampling)

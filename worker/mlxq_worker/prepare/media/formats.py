@@ -36,6 +36,7 @@ from mlxq_schemas.errors import MediaError, MediaTooLarge
 Reader = Callable[[io.BytesIO], ImageFile]
 
 PNG: Final = b"\x89PNG\r\n\x1a\n"
+_NOTES: Final = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 ICON_SIDE: Final = 256
 """Pixels; a side of an icon is written in one byte."""
 SLOW_PIXELS: Final = 4_000_000
@@ -98,6 +99,26 @@ def _is_tga(data: bytes) -> bool:
     )
 
 
+def _open_png(file: io.BytesIO) -> ImageFile:
+    return PngImageFile(io.BytesIO(without_notes(file.getvalue())))
+
+
+def without_notes(data: bytes) -> bytes:
+    """A PNG without its texts and its colour profile, which nobody reads here.
+
+    Pillow unpacks them, and refuses the picture where they are large or broken.
+    """
+    if not any(kind in data for kind in _NOTES):
+        return data
+    kept, at = [data[:8]], 8
+    while at + 8 <= len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        if data[at + 4 : at + 8] not in _NOTES:
+            kept.append(data[at:end])
+        at = end
+    return b"".join([*kept, data[at:]])
+
+
 def _open_ppm(file: io.BytesIO) -> ImageFile:
     picture = PpmImageFile(file)
     width, height = picture.size
@@ -114,7 +135,7 @@ def _open_icon(file: io.BytesIO) -> ImageFile:
     icon = IcoFile(file).entry[0]
     part = file.getvalue()[icon.offset : icon.offset + icon.size]
     if part[:8] == PNG:
-        return PngImageFile(io.BytesIO(part))
+        return _open_png(io.BytesIO(part))
     width, height = DibImageFile(io.BytesIO(part)).size
     if width > ICON_SIDE or height > 2 * ICON_SIDE:  # the mask is in the same bitmap, below it
         raise OSError(f"an icon of {width} x {height // 2} pixels")
@@ -123,7 +144,7 @@ def _open_icon(file: io.BytesIO) -> ImageFile:
 
 
 READERS: Final[tuple[tuple[Callable[[bytes], bool], Reader], ...]] = (
-    (_starts(PNG), PngImageFile),
+    (_starts(PNG), _open_png),
     (_starts(b"\xff\xd8\xff"), JpegImageFile),
     (_starts(b"GIF87a", b"GIF89a"), GifImageFile),
     (_starts(b"WEBP", at=8), WebPImageFile),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import re
@@ -91,10 +90,13 @@ def _from_data_uri(url: str, policy: MediaPolicy) -> bytes:
     size = len(payload) * 3 // 4
     if size > 2 * policy.max_bytes:  # before copies of it are made
         raise _too_large(url, size, policy)
-    text = _BASE64_SPACE.sub("", unquote(payload) if "%" in payload else payload)
+    try:
+        return base64.b64decode(payload, validate=True)
+    except ValueError:  # broken over lines, or escaped: most are neither
+        text = _BASE64_SPACE.sub("", unquote(payload))
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise MediaError(f"{shown(url)} is not valid base64: {error}") from error
 
 

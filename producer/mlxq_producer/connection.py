@@ -136,6 +136,6 @@ def unavailable(error: Exception, where: str) -> QueueUnavailable:
         )
     reason = str(error).rstrip(".") or type(error).__name__
     return QueueUnavailable(
-        f"no answer from Redis at {where} ({reason}): start a server there, "
+        f"no answer from Redis at {where} ({reason}): start a server there (mlxq server), "
         f"or give another with --redis-url, url= or {URL_VARIABLE}"
     )

@@ -1,16 +1,19 @@
-"""A real Redis-compatible server on a free loopback port, for demos and tests."""
+"""A real Redis-compatible server on a loopback port."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TextIO
 
 import redis
 from redis.backoff import NoBackoff
@@ -34,20 +37,26 @@ class EmbeddedServer:
     Args:
         binary: The server program; default ``valkey-server`` or ``redis-server`` on the PATH,
             else the one that the ``embedded`` extra installs.
-        data_dir: Keep the data there, in an append-only file; default: nothing outlives it.
+        data_dir: Keep the data there, in an append-only file, beside the server's log; default:
+            nothing outlives it.
+        port: Listen there; default: a free port.
 
     After ``stop``, ``start`` starts it anew on the same port. Raises :class:`ConfigError` where
     there is no server program, :class:`QueueUnavailable` where it does not start.
     """
 
     def __init__(
-        self, binary: str | os.PathLike[str] | None = None, data_dir: Path | None = None
+        self,
+        binary: str | os.PathLike[str] | None = None,
+        data_dir: Path | None = None,
+        port: int = 0,
     ) -> None:
         self.binary = find_binary(binary)
-        self.port = 0
+        self.port = port
         self._data_dir = data_dir
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: ChildProcess | None = None
+        self._lock: TextIO | None = None
 
     @property
     def url(self) -> str:
@@ -58,6 +67,11 @@ class EmbeddedServer:
         """Start the server and wait until it answers."""
         if self._process is not None:
             return self
+        if self.port and _answers(self.port):
+            raise ConfigError(
+                f"port {self.port} is taken: use the server there, or give another port"
+            )
+        self._take_data_dir()
         self._folder = tempfile.TemporaryDirectory(prefix="mlxq-server-")
         folder = Path(self._folder.name).resolve()
         try:
@@ -73,6 +87,20 @@ class EmbeddedServer:
         self.stop()
         raise QueueUnavailable(f"{self.binary} does not start; the end of its log: {log}")
 
+    def wait(self, seconds: float) -> int | None:
+        """The server's exit status, waited for so long; None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return None if self._process is None else self._process.wait(seconds)
+        return None
+
+    def must_run(self) -> None:
+        """Raise :class:`QueueUnavailable` if the server has ended by itself."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            raise QueueUnavailable(
+                f"{self.binary} ended with status {status}; the end of its log: "
+                f"{self._process.log_tail()}"
+            )
+
     def stop(self) -> None:
         """End the server and remove its temporary files."""
         if self._process is not None:
@@ -81,14 +109,16 @@ class EmbeddedServer:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _start_on(self, port: int, folder: Path) -> bool:
         """True once our server answers on ``port``; False if it could not have that port."""
         data_dir = (self._data_dir or folder).resolve()
-        data_dir.mkdir(parents=True, exist_ok=True)
         pidfile = folder / f"{port}.pid"
         arguments = _arguments(port, data_dir, pidfile, keep=self._data_dir is not None)
-        self._process = ChildProcess([str(self.binary), *arguments], folder / "server.log")
+        self._process = ChildProcess([str(self.binary), *arguments], self._log_file(folder))
         client = redis.Redis(
             host="127.0.0.1", port=port, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)
         )
@@ -102,8 +132,28 @@ class EmbeddedServer:
         self._process = None
         return False
 
+    def _take_data_dir(self) -> None:
+        if self._data_dir is None:
+            return
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock = (self._data_dir / "server.lock").open("a")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another server keeps its data in {self._data_dir}: use that, or give another "
+                "folder"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to {self._data_dir}: {error.strerror or error}; give another folder"
+            ) from error
+
+    def _log_file(self, folder: Path) -> Path:
+        return (self._data_dir or folder).resolve() / "server.log"
+
     def _log(self, folder: Path) -> str:
-        path = folder / "server.log"
+        path = self._log_file(folder)
         return path.read_text(errors="replace")[-2000:] if path.exists() else "(empty)"
 
     def __enter__(self) -> Self:
@@ -155,6 +205,8 @@ def _arguments(port: int, data_dir: Path, pidfile: Path, *, keep: bool) -> list[
         "save": "",
         "appendonly": "yes" if keep else "no",
         "maxmemory-policy": "noeviction",
+        # Entries of the event streams of waiting jobs are few and small.
+        "stream-node-max-bytes": "512",
         "dir": str(data_dir),
         "pidfile": str(pidfile),
     }
@@ -165,6 +217,12 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _is_ours(client: redis.Redis, pidfile: Path) -> bool:

@@ -17,6 +17,7 @@ from mlxq_producer.cli.dead import dead
 from mlxq_producer.cli.demo import demo
 from mlxq_producer.cli.failures import EXIT_CODE_HELP
 from mlxq_producer.cli.jobs import cancel, follow, result
+from mlxq_producer.cli.server import server
 from mlxq_producer.cli.status import status
 from mlxq_producer.cli.submit import submit
 from mlxq_producer.cli.watch import watch
@@ -61,6 +62,7 @@ def common(
 
 app.command()(demo)
 app.command()(caption)
+app.command()(server)
 app.command(context_settings=PASS_THROUGH)(worker)
 app.command(context_settings=PASS_THROUGH)(cache)
 app.command()(submit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +23,7 @@ WIDE: Final = 100
 """Columns from which on prompts are shown too."""
 NAME_SHARE: Final = 0.3
 PROMPT_CELLS: Final = 28
+FRAMES_A_SECOND: Final = 8
 _HEAD: Final = 3
 
 
@@ -34,27 +36,41 @@ class Screen(View):
         self._live = Live(
             console=console,
             get_renderable=self._picture,
-            refresh_per_second=8,
+            auto_refresh=False,
             transient=True,
             vertical_overflow="crop",
         )
+        # Not rich's own thread: what it draws and what is printed meanwhile may change places.
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, daemon=True)
 
     def note(self, text: str) -> None:
         """Print it above the live lines."""
-        self._console.print(Text(text))
+        self._print(Text(text))
 
     def show(self, entry: Entry) -> None:
         """Show it; what failed stays above the live lines."""
         super().show(entry)
         if entry.code is not None and not entry.good:
             line = f"error[{entry.code}]: {entry.name}: {outcome(entry).partition(': ')[2]}"
-            self._console.print(Text(one_line(line), style="red"))
+            self._print(Text(one_line(line), style="red"))
+
+    def _print(self, text: Text) -> None:
+        with self._lock:
+            self._console.print(text)
+
+    def _refresh(self) -> None:
+        while not self._ended.wait(1 / FRAMES_A_SECOND):
+            with self._lock:
+                self._live.refresh()
 
     def _picture(self) -> RenderableType:
         return picture(self.board, self._console.width, self._console.height)
 
     def __enter__(self) -> Self:
         self._live.start()
+        self._thread.start()
         return self
 
     def __exit__(
@@ -63,6 +79,8 @@ class Screen(View):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._ended.set()
+        self._thread.join()
         self._live.stop()
 
 

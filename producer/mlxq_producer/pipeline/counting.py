@@ -13,7 +13,7 @@ from mlxq_producer.pipeline.columns import encoding_of, layout
 from mlxq_producer.pipeline.extras import need
 from mlxq_producer.pipeline.folders import walk
 from mlxq_producer.pipeline.manifests import TABLES, dataset_parts
-from mlxq_producer.pipeline.sources import LISTS, Choice, Sources, is_address
+from mlxq_producer.pipeline.sources import LISTS, Choice, Sources, is_address, is_blank
 
 
 def chosen(choice: Choice, total: int) -> int:
@@ -49,7 +49,7 @@ def _count_file(sources: Sources, path: Path) -> int | None:
             return _count_csv(sources, path)
         case suffix if suffix in TABLES or suffix in LISTS:
             with path.open(encoding=encoding_of(path), errors="replace", newline="\n") as file:
-                return _length(line for line in file if line.strip())
+                return _length(line for line in file if not is_blank(line))
         case _:
             return None if is_archive(path) else 1
 

@@ -149,7 +149,7 @@ class Sources:
         for source in self.given:
             if source == "-":
                 stdin = self.stdin
-                if stdin.any() if isinstance(stdin, Lines) else any(map(str.strip, stdin)):
+                if stdin.any() if isinstance(stdin, Lines) else not all(map(is_blank, stdin)):
                     return None
                 continue
             try:
@@ -257,7 +257,7 @@ class Lines:
 
     def any(self) -> bool:
         """Whether there is a line with something in it; waits for one, and does not take it."""
-        while not self._head or not self._head[-1].strip():
+        while not self._head or is_blank(self._head[-1]):
             line = next(self._lines, None)
             if line is None:
                 return False
@@ -271,11 +271,16 @@ def _folder_items(source: str, paths: Iterable[Path]) -> Iterator[Item]:
         yield Item(printable(path), path, relative=_relative(path, root))
 
 
+def is_blank(line: str) -> bool:
+    """Whether a line of a list names nothing: it is empty, or a comment."""
+    return not line.strip() or line.startswith("#")
+
+
 def _lines(lines: Iterable[str], where: str, reader: ManifestReader) -> Iterator[Item]:
     """A path or URL a line, or a JSON object with the fields of a row."""
     for number, line in enumerate(lines, 1):
         text = line.strip("\r\n")
-        if not text.strip():
+        if is_blank(text):
             continue
         if not text.lstrip().startswith("{"):
             if reader.columns.text_only:

@@ -48,7 +48,8 @@ def test_the_suffixes_are_those_of_what_a_worker_decodes():
     formats = pytest.importorskip("mlxq_worker.prepare.media.formats")
     Image.init()
     read = {getattr(reader, "format", None) for _, reader in formats.READERS}
-    read |= {"ICO", "PPM", "MPO"}  # read by functions; JPEG's reader takes the first of MPO's
+    # Read by functions; JPEG's reader takes the first of MPO's.
+    read |= {"ICO", "PNG", "PPM", "MPO"}
     theirs = {suffix for suffix, name in Image.registered_extensions().items() if name in read}
     assert theirs - {".pfm"} == PICTURES  # floats, of no known range
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mlxq_producer.errors import NothingFound
+from mlxq_producer.pipeline.counting import count
 from mlxq_producer.pipeline.sources import Choice, Sources
 from mlxq_schemas.errors import ConfigError
 
@@ -45,6 +47,19 @@ def test_lists_may_name_files_of_their_own_folder(pictures):
     assert items[0].media == pictures / "a.png"
     allowed = Sources([str(pictures / "list.txt")], roots=[pictures.parent]).items()
     assert [item.error is None for item in allowed] == [True, True, True, True, False]
+
+
+def test_lines_of_lists_that_are_comments(pictures, monkeypatch):
+    monkeypatch.chdir(pictures)
+    (pictures / "#1.png").write_bytes(b"x")
+    lines = ["# the best ones\n", "a.png\n", "  \n", "#b.jpg\n", "./#1.png\n", "# end"]
+    (pictures / "list.txt").write_text("".join(lines))
+    sources = Sources(["list.txt"])
+    assert [Path(item.name).name for item in sources.items()] == ["a.png", "#1.png"]
+    assert count(sources) == 2
+    assert [Path(i.name).name for i in Sources(["-"], stdin=lines).items()] == ["a.png", "#1.png"]
+    with pytest.raises(NothingFound):
+        Sources(["-"], stdin=lines[:1]).check()
 
 
 def test_stdin_has_paths_urls_or_rows():

@@ -18,8 +18,10 @@ from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.errors import SubmitErrors
 from mlxq_producer.operations import CancelOutcome
 from mlxq_producer.pipeline.api import caption
-from mlxq_producer.queue_status import QueueStatus, WorkerStatus
+from mlxq_producer.place import Place
+from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.submission import JobLike
+from mlxq_producer.worker_status import WorkerStatus
 
 __all__ = [
     "AsyncProducer",
@@ -27,6 +29,7 @@ __all__ = [
     "DeadLetter",
     "EmbeddedServer",
     "JobLike",
+    "Place",
     "Producer",
     "QueueStatus",
     "SubmitErrors",

@@ -15,6 +15,7 @@ from mlxq_producer.base import BaseProducer, Ids
 from mlxq_producer.connection import check_client, connect_async
 from mlxq_producer.dead import DeadLetter
 from mlxq_producer.operations import CancelOutcome
+from mlxq_producer.place import Place
 from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.steps import Steps
 from mlxq_producer.submission import JobLike
@@ -127,6 +128,10 @@ class AsyncProducer(BaseProducer):
     async def status(self) -> QueueStatus:
         """See :meth:`Producer.status`."""
         return await self._run(self._status())
+
+    async def place(self, job_id: str) -> Place:
+        """See :meth:`Producer.place`."""
+        return await self._run(self._place(job_id))
 
     async def close(self) -> None:
         """Close the connections that this producer opened; who still follows hears that, and

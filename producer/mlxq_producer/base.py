@@ -8,6 +8,7 @@ from mlxq_producer.dead import DeadLetter, choice, dead_letters, drop_dead, retr
 from mlxq_producer.following import Follower
 from mlxq_producer.operations import CancelOutcome, Operations
 from mlxq_producer.pipeline.window import Window
+from mlxq_producer.place import Place, job_place
 from mlxq_producer.queue_status import QueueStatus, queue_status
 from mlxq_producer.steps import Steps, server_time
 from mlxq_producer.submission import JobLike
@@ -101,3 +102,6 @@ class BaseProducer:
 
     def _status(self) -> Steps[QueueStatus]:
         return queue_status(self.keys)
+
+    def _place(self, job_id: str) -> Steps[Place]:
+        return job_place(self.keys, job_id)

@@ -9,9 +9,10 @@ from typing import Any, Self, TypeVar
 import redis
 
 from mlxq_producer.base import BaseProducer, Ids
-from mlxq_producer.connection import check_client, connect
+from mlxq_producer.connection import address, check_client, connect
 from mlxq_producer.dead import DeadLetter
 from mlxq_producer.operations import CancelOutcome
+from mlxq_producer.place import Place
 from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.steps import Steps
 from mlxq_producer.submission import JobLike
@@ -60,6 +61,11 @@ class Producer(BaseProducer):
         self._owned = client is None
         self._client = connect(url, queue) if client is None else client
         check_client(self._client)
+
+    @property
+    def where(self) -> str:
+        """Host and port of the server (or its socket), without user or password."""
+        return address(self._client)
 
     def submit(self, job: JobLike | None = None, /, **fields: Any) -> str:
         """Queue a job; returns its id.
@@ -173,8 +179,12 @@ class Producer(BaseProducer):
         return self._run(self._now())
 
     def status(self) -> QueueStatus:
-        """Counts of the queue, and its live workers."""
+        """Counts of the queue, its workers and its server."""
         return self._run(self._status())
+
+    def place(self, job_id: str) -> Place:
+        """Where a job stands, and in words (``told()``) what it waits for."""
+        return self._run(self._place(job_id))
 
     def close(self) -> None:
         """Close the connections that this producer opened."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
+from typer.testing import CliRunner, Result
 
 from mlxq_producer import Producer
-from mlxq_schemas import GROUP, Failed, Finished, Job, Keys, Result, Started, Token
+from mlxq_producer.cli import app
+from mlxq_schemas import GROUP, Failed, Finished, Job, Keys, Started, Token
+from mlxq_schemas import Result as JobResult
 from mlxq_schemas.scripts import ScriptName, script
 from mlxq_schemas.wire import decode_job, encode_event
 
@@ -66,12 +69,12 @@ class ScriptedWorker:
 
     def finish(self, job_id: str, text: str = "", *, channel: str | None = None) -> None:
         end = Finished(job=job_id, reason="stop", text=text)
-        result = Result(job=job_id, type="finished", reason="stop", text=text)
+        result = JobResult(job=job_id, type="finished", reason="stop", text=text)
         self._end(job_id, end, result, channel=channel)
 
     def fail(self, job_id: str, code: str, message: str) -> None:
         end = Failed(job=job_id, code=code, message=message)
-        result = Result(job=job_id, type="failed", code=code, message=message)
+        result = JobResult(job=job_id, type="failed", code=code, message=message)
         self._end(job_id, end, result, code, message)
 
     def _end(
@@ -106,3 +109,20 @@ def producer(server: Any, queue: str) -> Iterator[Producer]:
     """A producer on the test's queue."""
     with Producer(server.url, queue) as made:
         yield made
+
+
+Mlxq = Callable[..., Result]
+
+
+@pytest.fixture
+def mlxq(server: Any, queue: str, monkeypatch: pytest.MonkeyPatch) -> Mlxq:
+    """Runs the command in this process, on the test's queue."""
+    monkeypatch.setenv("MLXQ_REDIS_URL", server.url)
+    monkeypatch.setenv("MLXQ_QUEUE", queue)
+
+    def run(*args: str, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(app, list(args), input=stdin)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return run

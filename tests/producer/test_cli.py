@@ -9,33 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from mlxq_producer.cli import app
 from mlxq_schemas import Failed, Keys, Sampling, Token, TokenLogprob
 from mlxq_schemas.wire import decode_job, encode_event
 
 STAND_IN = Path(__file__).parent / "stand_in"
-Mlxq = Callable[..., Result]
-
-
-@pytest.fixture
-def mlxq(server, queue, monkeypatch) -> Mlxq:
-    """Runs the command in this process, on the test's queue."""
-    monkeypatch.setenv("MLXQ_REDIS_URL", server.url)
-    monkeypatch.setenv("MLXQ_QUEUE", queue)
-
-    def run(*args: str, stdin: str | None = None) -> Result:
-        result = CliRunner().invoke(app, list(args), input=stdin)
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result
-
-    return run
 
 
 @pytest.fixture
@@ -184,7 +166,8 @@ def test_status(mlxq, producer, queue):
     producer.submit(prompt="x")
     lines = mlxq("status").stdout
     assert f"queue: {queue}\n" in lines
-    assert "waiting: 1\n" in lines
+    assert "waiting: 1 (normal 1), the oldest for " in lines
+    assert "problem: no worker is up: start mlxq worker --queue" in lines
     assert json.loads(mlxq("status", "--json").stdout)["depth"] == {
         "high": 0,
         "normal": 1,

@@ -76,16 +76,23 @@ def test_an_unknown_job_cannot_be_cancelled(producer):
 
 
 def test_the_status_of_an_empty_queue(producer, queue):
-    status = producer.status()
-    assert status.as_dict() == {
+    told = producer.status().as_dict()
+    assert told.pop("time") == pytest.approx(producer.now(), abs=60)
+    server = told.pop("server")
+    assert server["eviction_policy"] == "noeviction"
+    assert (type(server["memory_used"]), server["memory_limit"]) == (int, 0)
+    assert told == {
         "queue": queue,
         "depth": {"high": 0, "normal": 0, "low": 0},
         "in_flight": 0,
         "waiting": 0,
+        "waiting_by_priority": {"high": 0, "normal": 0, "low": 0},
         "delayed": 0,
         "dead": 0,
         "oldest_waiting": None,
+        "oldest_model": None,
         "workers": [],
+        "ended_workers": [],
         "jobs_per_s": 0.0,
         "tokens_per_s": 0.0,
     }
@@ -107,6 +114,7 @@ def test_the_status_counts_what_waits_runs_and_failed(producer, worker, redis_cl
     status = producer.status()
     assert status.depth == {"high": 0, "normal": 2, "low": 1}
     assert (status.in_flight, status.waiting, status.dead) == (1, 2, 1)
+    assert status.waiting_by_priority == {"high": 0, "normal": 1, "low": 1}
     assert status.oldest_waiting is not None
     [row] = status.workers
     assert (row.name, row.fields["model"], row.number("rows")) == ("w1", "tiny", 1.0)

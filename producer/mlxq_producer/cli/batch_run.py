@@ -14,6 +14,8 @@ from mlxq_producer.batch import Batch, BatchRun
 from mlxq_producer.batch.rows import Row
 from mlxq_producer.cli.view import Board, Counts, Entry, View
 from mlxq_producer.cli.view.words import reason
+from mlxq_producer.cli.waiting import Waiting
+from mlxq_producer.client import Producer
 
 REASONS_SHOWN: Final = 8
 
@@ -35,7 +37,8 @@ class Shown:
     def run(self, view: View) -> Batch:
         """Do the batch."""
         self._view = view
-        with view:
+        producer = Producer(client=self.job.client, queue=self.job.queue)
+        with view, Waiting(producer, say=view.note) as self._waiting:
             threading.Thread(target=self._count, daemon=True).start()
             view.begin()
             return self.job.run(self._report, self._each)
@@ -55,6 +58,7 @@ class Shown:
         self.batch = batch
 
     def _each(self, row: Row) -> None:
+        self._waiting.heard()
         self.tokens += _tokens(row)
         self._view.show(entry(row))
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from mlxq_producer.cli.job_options import check_options
+from mlxq_producer.cli.jobs import show_events, show_result
 from mlxq_producer.cli.options import Json, Queue, RedisUrl, Wait
-from mlxq_producer.cli.output import print_events, print_json, print_result
+from mlxq_producer.cli.output import print_json
 from mlxq_producer.cli.times import duration, moment
 from mlxq_producer.client import Producer
 from mlxq_producer.errors import SubmitErrors
@@ -120,9 +121,9 @@ def submit(
             jobs[0] |= {name: now + after for name, after in _from_now(delay, within).items()}
         ids = _send(producer, jobs, quiet=follow or wait is not None, as_json=as_json)
         if follow:
-            print_events(producer.follow(ids[0], timeout=wait), as_json=as_json)
+            show_events(producer, ids[0], wait=wait, as_json=as_json)
         elif wait is not None:
-            print_result(producer.result(ids[0], wait=wait), as_json=as_json)
+            show_result(producer, ids[0], wait=wait, as_json=as_json)
 
 
 def _one_of(name: str, moment: float | None, other: str, after: float | None) -> float | None:

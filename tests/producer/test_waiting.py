@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,6 +86,7 @@ def test_all_problems_are_told(own_server):
 def test_the_model_that_the_oldest_job_asks_for(producer, up):
     up(**NAMED)
     producer.submit(prompt="x", model="large", id="a")
+    time.sleep(0.01)  # entries of one millisecond have no order
     producer.submit(prompt="x", model="tiny", id="b", priority="high")
     status = producer.status()
     assert status.oldest_model == "large"

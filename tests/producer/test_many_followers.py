@@ -83,7 +83,7 @@ def test_one_connection_hears_for_all(server, queue, producer, worker, redis_cli
             assert total - before[1] <= 1 + 16
             await asyncio.to_thread(do, worker, ids)
             stories = await asyncio.gather(*tasks)
-            assert lines(redis_client)[0] == before[0]
+            await told(lambda: lines(redis_client)[0] == before[0])
             return stories
 
     for story in asyncio.run(follow()):

@@ -34,7 +34,9 @@ def _count_source(sources: Sources, source: str) -> int | None:
         return None
     if path.is_dir():
         return _length(walk(path))
-    if is_address(source) or path.is_file():
+    if is_address(source):
+        return 1
+    if path.is_file():
         return _count_file(sources, path)
     names = map(Path, glob.iglob(source, recursive=True))  # noqa: PTH207 - streams
     return _sum(_count_file(sources, name) for name in names if not name.is_dir())

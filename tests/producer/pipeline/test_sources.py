@@ -57,6 +57,7 @@ def test_lines_of_lists_that_are_comments(pictures, monkeypatch):
     sources = Sources(["list.txt"])
     assert [Path(item.name).name for item in sources.items()] == ["a.png", "#1.png"]
     assert count(sources) == 2
+    assert count(Sources(["list.txt", "https://x/list.txt", "http://x/a.csv"])) == 4
     assert [Path(i.name).name for i in Sources(["-"], stdin=lines).items()] == ["a.png", "#1.png"]
     with pytest.raises(NothingFound):
         Sources(["-"], stdin=lines[:1]).check()

@@ -40,6 +40,11 @@ def hindrance(status: QueueStatus, model: str | None = None) -> str:
     )
 
 
+def without_figures(words: str) -> str:
+    """Words without what changes all the time."""
+    return "".join(c for c in words if not c.isdigit())
+
+
 def idle_words(worker: WorkerStatus) -> str:
     """What a worker does instead of taking jobs."""
     match worker.state:

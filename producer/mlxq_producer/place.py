@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlxq_producer.hindrances import hindrance, idle_words
+from mlxq_producer.hindrances import hindrance, idle_words, without_figures
 from mlxq_producer.queue_status import QueueStatus, first_not_taken, queue_status
 from mlxq_producer.steps import Steps, checked
 from mlxq_producer.worker_status import WorkerStatus
@@ -59,7 +59,7 @@ class Place:
     def kind(self) -> str:
         """The same words without what changes all the time."""
         way = hindrance(self.status, self.model) if self.state == "queued" else self._trouble()
-        return f"{self.state} {self.worker} {''.join(c for c in way if not c.isdigit())}"
+        return f"{self.state} {self.worker} {without_figures(way)}"
 
     def _trouble(self) -> str:
         """What is wrong with the worker that has the job."""

@@ -7,12 +7,11 @@ that travel need none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from mlxq_schemas.near import near
+from mlxq_schemas.near import did_you_mean
 from mlxq_schemas.plain import whole
 from mlxq_schemas.wording import describe
 
@@ -37,9 +36,9 @@ def usage_words(error: Any) -> str:
     see = f'; "{command} --help" shows what there is'
     text: str = error.format_message()
     if (option := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
-        return whole(f"{option} is unknown{_meant(option, _options(context)) or see}")
+        return whole(f"{option} is unknown{did_you_mean(option, _options(context)) or see}")
     if found := _COMMAND.search(text):
-        return whole(f"no command {found[1]}{_meant(found[1], _commands(context)) or see}")
+        return whole(f"no command {found[1]}{did_you_mean(found[1], _commands(context)) or see}")
     if found := _EXTRA.search(text):
         return whole(f"unexpected: {found[1]}{see}")
     if found := _NEEDS_VALUE.search(text):
@@ -95,11 +94,6 @@ def _name(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return (parameter.metavar or parameter.name.upper()).removesuffix("...")
     return max(parameter.opts, key=len)
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    found = near(name, known)
-    return "" if found is None else f": did you mean {found}?"
 
 
 def _options(context: Any) -> list[str]:

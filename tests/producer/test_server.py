@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 import redis
 
 from mlxq_producer import Producer, embedded
+from worker_process import eventually
 
 WAIT = 120
 
@@ -37,13 +37,6 @@ def started(port: int, folder: Path) -> Generator[subprocess.Popen[str]]:
 def first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def silent(port: int) -> bool:
@@ -76,7 +69,7 @@ def test_it_ends_in_order_and_the_queue_outlives_it(tmp_path, port, number, stat
         process.send_signal(number)
         _, error = process.communicate(timeout=WAIT)
         assert (process.returncode, error) == (status, "")
-    until(lambda: silent(port))
+    eventually(lambda: silent(port))
     with started(port, folder) as process:
         first_line(process)
         with Producer(url, "q") as producer:

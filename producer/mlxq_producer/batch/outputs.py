@@ -18,6 +18,8 @@ from mlxq_producer.batch.rows import Row, error_row, row_id
 from mlxq_schemas.errors import ConfigError
 from mlxq_schemas.plain import to_json, whole
 
+_OPEN, _ANSWERED, _REFUSED = b"\0", b"\1", b"\2"
+"""Marks of lines, by the file that has their rows."""
 _ROW: Final = re.compile(rb'\{"id": "(batch_req_[0-9a-f]+_)(\d+)"')
 
 
@@ -43,7 +45,6 @@ class Outputs:
         self.tell: Callable[[Row], object] = lambda _row: None
         """Hears of each row as it is written."""
         with contextlib.ExitStack() as stack:
-            self._path = output
             self._output = stack.enter_context(_open(output))
             _lock(self._output, output)
             self._errors = stack.enter_context(_open(errors))
@@ -53,8 +54,8 @@ class Outputs:
                 whole(str(errors)),
             )
             counts = self.batch.request_counts
-            counts.completed = self._recover(self._output, output)
-            counts.failed = self._recover(self._errors, errors)
+            counts.completed = self._recover(self._output, output, _ANSWERED)
+            counts.failed = self._recover(self._errors, errors, _REFUSED)
             self.save()
             self._stack = stack.pop_all()
 
@@ -68,7 +69,7 @@ class Outputs:
     @property
     def missing(self) -> int:
         """Lines that have no row, as far as the batch object knows how many there are."""
-        return max(self.batch.request_counts.total - sum(self._done), 0)
+        return max(self.batch.request_counts.total - len(self._done) + self._done.count(_OPEN), 0)
 
     def is_done(self, number: int) -> bool:
         """True if the line has its row."""
@@ -91,9 +92,8 @@ class Outputs:
         """Take the error rows away: their lines have none, and are to be done again."""
         self.save()  # the batch is in its next round, so that lost rows are no lost lines
         self._errors.truncate(0)
-        self._done = bytearray()
+        self._done = self._done.replace(_REFUSED, _OPEN)
         self.batch.request_counts.failed = 0
-        self.batch.request_counts.completed = self._recover(self._output, self._path)
 
     def flush(self) -> None:
         """Hand the rows to the system, so that a kill of this process loses none."""
@@ -122,7 +122,7 @@ class Outputs:
                 f"{self._state} is no batch of mlxq: remove it, or use another -o"
             ) from error
 
-    def _recover(self, file: BinaryIO, path: Path) -> int:
+    def _recover(self, file: BinaryIO, path: Path, mark: bytes) -> int:
         """Note which lines have rows, cut off a torn row at the end; returns how many have."""
         file.seek(0)
         count = end = 0
@@ -138,18 +138,19 @@ class Outputs:
             found = _ROW.match(raw)
             if found is None or found[1] != mine:
                 raise ConfigError(f"{path} holds what is not of this batch: use another file")
-            count += self._note(int(found[2]))
+            count += self._note(int(found[2]), mark)
             end += len(raw)
         file.truncate(end)
         file.seek(0, os.SEEK_END)
         return count
 
-    def _note(self, number: int) -> bool:
+    def _note(self, number: int, mark: bytes) -> bool:
         """Note that a line has its row; returns whether that is new."""
         if number >= len(self._done):
             self._done.extend(bytes(number + 1 - len(self._done) + len(self._done) // 4))
         new = not self._done[number]
-        self._done[number] = 1
+        if new:
+            self._done[number : number + 1] = mark
         return new
 
 

@@ -118,10 +118,7 @@ def new_batch(
 
 def check_terms(batch: Batch, source: Path, model: str | None, priority: str) -> None:
     """Refuse to go on with a batch on other terms: its jobs would be others, under the same ids."""
-    if batch.metadata.get("input") != fingerprint(source):
-        raise ConfigError(
-            f"{batch.id} is a batch of another input, {batch.input_file_id}: begin a new one"
-        )
+    _check_input(batch, source)
     begun, asked = batch.metadata, _terms(source, model, priority)
     differ = [n for n in ("model", "priority") if begun.get(n) != asked.get(n)]
     if differ:
@@ -134,11 +131,18 @@ def check_terms(batch: Batch, source: Path, model: str | None, priority: str) ->
 
 def retry(batch: Batch, source: Path, model: str | None, priority: str) -> None:
     """Take up a batch again, on these terms, for the lines that have no response."""
-    check_terms(batch, source, batch.metadata.get("model"), batch.metadata["priority"])
+    _check_input(batch, source)
     batch.next_round()
     kept = {"round": batch.metadata["round"]}
     batch.metadata = {**_terms(source, model, priority), **kept}
     batch.reopen()
+
+
+def _check_input(batch: Batch, source: Path) -> None:
+    if batch.metadata.get("input") != fingerprint(source):
+        raise ConfigError(
+            f"{batch.id} is a batch of another input, {batch.input_file_id}: begin a new one"
+        )
 
 
 def check_unchanged(batch: Batch, source: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from mlxq_producer.batch import Batch, BatchRun, DetachedBatches
 from mlxq_producer.batch.running import DAY, WINDOW
-from mlxq_producer.cli.batch_run import Shown, reasons
+from mlxq_producer.cli.batch_run import Shown, why_failed
 from mlxq_producer.cli.commands import App
 from mlxq_producer.cli.failures import EXIT_JOB_NOT_FINISHED, end_in_order_when_terminated
 from mlxq_producer.cli.options import Json, Queue, RedisUrl
@@ -200,7 +200,7 @@ def tell_end(found: Batch, errors: Path, board: Board, *, as_json: bool) -> None
     show(found, as_json=as_json)
     if not as_json:
         counts = board.counts()
-        for reason in reasons(errors) if found.request_counts.failed else ():
+        for reason in why_failed(errors) if found.request_counts.failed else ():
             print(f"  {reason}")
         if counts.done + counts.failed:
             print(f"{clock(board.elapsed)}: {rates(*board.average())}")

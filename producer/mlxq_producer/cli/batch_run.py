@@ -8,16 +8,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from mlxq_producer.batch import Batch, BatchRun
 from mlxq_producer.batch.rows import Row
 from mlxq_producer.cli.view import Board, Counts, Entry, View
-from mlxq_producer.cli.view.words import reason
+from mlxq_producer.cli.view.words import reasons
 from mlxq_producer.cli.waiting import Waiting
 from mlxq_producer.client import Producer
-
-REASONS_SHOWN: Final = 8
 
 
 @dataclass
@@ -83,7 +81,7 @@ def line_of(row: Row) -> int:
     return int(row["id"].rpartition("_")[2])
 
 
-def reasons(errors: Path) -> Iterator[str]:
+def why_failed(errors: Path) -> Iterator[str]:
     """Why lines have no answer, the most frequent reason first, each with its first line."""
     found: dict[str, tuple[int, int]] = {}
     with errors.open("rb") as file:
@@ -92,11 +90,7 @@ def reasons(errors: Path) -> Iterator[str]:
             code, line = row["error"]["code"], line_of(row)
             number, first = found.get(code, (0, line))
             found[code] = number + 1, min(first, line)
-    ranked = sorted(found.items(), key=lambda pair: -pair[1][0])
-    for code, (number, first) in ranked[:REASONS_SHOWN]:
-        yield reason(number, code, f"line {first:,}")
-    if more := ranked[REASONS_SHOWN:]:
-        yield f"{sum(number for _, (number, _) in more):,} of {len(more)} other codes"
+    return reasons({code: (number, f"line {first:,}") for code, (number, first) in found.items()})
 
 
 def _tokens(row: Row) -> int:

@@ -10,14 +10,13 @@ from typing import Final
 from mlxq_producer.cli.failures import complain_of_item
 from mlxq_producer.cli.view import Board
 from mlxq_producer.cli.view.screen import print_latest
-from mlxq_producer.cli.view.words import clock, one_line, rates, reason
+from mlxq_producer.cli.view.words import clock, one_line, rates, reasons
 from mlxq_producer.pipeline.plan import Plan
 from mlxq_producer.pipeline.run import Run
 from mlxq_producer.pipeline.summary import Summary
 
 EDITED_SHOWN: Final = 20
 """Edited files that are named at the end."""
-REASONS_SHOWN: Final = 8
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,5 @@ def _still_failed(summary: Summary) -> str:
 
 def _reasons(summary: Summary) -> str:
     """As in ``3 media_invalid (pics/a.png ...), 1 timeout (pics/b.png)``."""
-    ranked = sorted(summary.reasons.items(), key=lambda pair: -pair[1].items)
-    told = [reason(one.items, code, one.example) for code, one in ranked[:REASONS_SHOWN]]
-    if more := ranked[REASONS_SHOWN:]:
-        told.append(f"{sum(one.items for _, one in more):,} of {len(more)} other codes")
-    return ", ".join(told)
+    found = {code: (one.items, one.example) for code, one in summary.reasons.items()}
+    return ", ".join(reasons(found))

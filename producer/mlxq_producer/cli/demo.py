@@ -26,7 +26,6 @@ from mlxq_producer.cli.view import Board, Counts, View, live_view
 from mlxq_producer.connection import URL_VARIABLE, connect_async
 from mlxq_producer.embedded import EmbeddedServer
 from mlxq_producer.processes import ChildProcess
-from mlxq_producer.queue_status import QueueStatus
 from mlxq_producer.worker_command import worker_command, worker_end, worker_environment
 from mlxq_schemas import Keys, new_id
 from mlxq_schemas.errors import MlxqError, WaitTimeout
@@ -126,12 +125,8 @@ def _counts(rows: list[Row]) -> Counts:
 
 
 async def _worker_is_up(producer: AsyncProducer) -> None:
-    while not _any_ready(await producer.status()):  # noqa: ASYNC110 - in another process
+    while not any(worker.serving for worker in (await producer.status()).workers):  # noqa: ASYNC110 - in another process
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def _any_ready(status: QueueStatus) -> bool:
-    return any(worker.fields.get("state", "ready") == "ready" for worker in status.workers)
 
 
 async def _beside(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from mlxq_producer.client import Producer
-from mlxq_producer.hindrances import hindrance
+from mlxq_producer.hindrances import hindrance, without_figures
 from mlxq_schemas import Event, Token
 from mlxq_schemas.errors import MlxqError, QueueUnavailable
 
@@ -110,7 +110,7 @@ class Waiting:
         except MlxqError:
             return "", ""  # whoever waits meets it too, and says so
         if way:
-            return way, "".join(c for c in way if not c.isdigit())
+            return way, without_figures(way)
         return ("a worker is up: the work goes on", "well") if self._kind else ("", "")
 
     def _tell(self, text: str, kind: str) -> None:

@@ -199,7 +199,8 @@ class Run:
                 summary.still_failed += 1
                 if row is not None:
                     summary.add_failure(row.source, row.code)
-                    self.still_failed += [row][: FAILURES_SHOWN - len(self.still_failed)]
+                    if len(self.still_failed) < FAILURES_SHOWN:
+                        self.still_failed.append(row)
             case "repeated":
                 summary.repeated += 1
             case "left out":

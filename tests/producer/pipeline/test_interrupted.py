@@ -7,14 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from answering_worker import AnsweringWorker
 from mlxq_producer import Producer
+from worker_process import eventually
 
 WAIT = 120
 ENDS = pytest.mark.parametrize(
@@ -40,13 +39,6 @@ def start(server, queue, folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def account(stdout: str) -> dict[str, int]:
     """The numbers of the end, by their words."""
     lines = re.findall(r"^ +([\d,]+) ([^(:\n]*[a-z])", stdout, re.MULTILINE)
@@ -62,7 +54,7 @@ def rows(folder: Path) -> list[str]:
 def test_jobs_under_way_are_cancelled(server, queue, pictures, number, status):
     with Producer(server.url, queue) as producer:
         process = start(server, queue, pictures)
-        until(lambda: sum(producer.status().depth.values()) == 4)
+        eventually(lambda: sum(producer.status().depth.values()) == 4)
         process.send_signal(number)
         out, error = process.communicate(timeout=WAIT)
         assert process.returncode == status
@@ -89,13 +81,13 @@ def test_jobs_under_way_are_cancelled(server, queue, pictures, number, status):
 def test_detached_jobs_go_on_and_are_fetched(server, queue, pictures, number, status):
     with Producer(server.url, queue) as producer:
         process = start(server, queue, pictures, "--detach")
-        until(lambda: sum(producer.status().depth.values()) == 4)
+        eventually(lambda: sum(producer.status().depth.values()) == 4)
         process.send_signal(number)
         out, _ = process.communicate(timeout=WAIT)
         assert process.returncode == status
         assert account(out)["under way, and going on"] == 4
         with AnsweringWorker(server.url, queue) as worker:
-            until(lambda: len(worker.jobs) == 4)
+            eventually(lambda: len(worker.jobs) == 4)
             again = start(server, queue, pictures)
             out, _ = again.communicate(timeout=WAIT)
     assert (again.returncode, len(worker.jobs)) == (0, 10)
@@ -107,7 +99,7 @@ def test_what_is_done_stays_done(server, queue, pictures, number, status):
     with AnsweringWorker(server.url, queue) as worker:
         worker.pause = 0.05
         process = start(server, queue, pictures)
-        until(lambda: len(worker.jobs) >= 3)
+        eventually(lambda: len(worker.jobs) >= 3)
         process.send_signal(number)
         out, _ = process.communicate(timeout=WAIT)
         assert process.returncode == status
@@ -125,10 +117,10 @@ def test_what_has_ended_meanwhile_is_kept_for_the_next_run(server, queue, pictur
     """The run is frozen while a worker answers; what it then lets go has results already."""
     with Producer(server.url, queue) as producer:
         process = start(server, queue, pictures)
-        until(lambda: sum(producer.status().depth.values()) == 4)
+        eventually(lambda: sum(producer.status().depth.values()) == 4)
         process.send_signal(signal.SIGSTOP)
         with AnsweringWorker(server.url, queue) as worker:
-            until(lambda: sum(producer.status().depth.values()) == 0)
+            eventually(lambda: sum(producer.status().depth.values()) == 0)
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGCONT)
             process.communicate(timeout=WAIT)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Self
 
 from mlxq_producer.cli.view.board import Board, Entry
@@ -35,10 +37,36 @@ class View:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         return None
+
+
+class Ticking(View, ABC):
+    """A view that also acts by the clock, in a thread of its own, while it is open."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__(board)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @abstractmethod
+    def pauses(self) -> Iterator[float]:
+        """Seconds before each tick; without end."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Act."""
+
+    def _run(self) -> None:
+        for pause in self.pauses():
+            if self._ended.wait(pause):
+                return
+            self.tick()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()

@@ -32,6 +32,16 @@ class Entry:
     ended: bool = True
     good: bool = True
 
+    @property
+    def failed(self) -> bool:
+        """True if it failed, and should not have."""
+        return self.code is not None and not self.good
+
+    @property
+    def why(self) -> str:
+        """The message of a failure, without the name, which stands before it."""
+        return self.message.removeprefix(f"{self.name}: ")
+
 
 class Counts(NamedTuple):
     """Items that this run did or failed at, those that needed no work, and tokens made."""
@@ -40,6 +50,16 @@ class Counts(NamedTuple):
     failed: int = 0
     before: int = 0
     tokens: int = 0
+
+    @property
+    def worked(self) -> int:
+        """Items that this run did or failed at."""
+        return self.done + self.failed
+
+    @property
+    def seen(self) -> int:
+        """Items of which nothing is left to do."""
+        return self.worked + self.before
 
 
 @dataclass(frozen=True)
@@ -101,31 +121,21 @@ class Board:
     def average(self) -> tuple[float, float]:
         """Items and tokens a second, since the work began."""
         counts, seconds = self.counts(), max(self.elapsed, 1e-6)
-        return worked(counts) / seconds, counts.tokens / seconds
+        return counts.worked / seconds, counts.tokens / seconds
 
     def left(self) -> float | None:
         """Seconds to the end, at this speed; None while that would be a guess."""
         counts = self.counts()
-        if self.total is None or worked(counts) < SURE_ITEMS or self.elapsed < SURE_SECONDS:
+        if self.total is None or counts.worked < SURE_ITEMS or self.elapsed < SURE_SECONDS:
             return None
         items, _ = self.speed()
-        return max(self.total - seen(counts), 0) / items if items > 0 else None
+        return max(self.total - counts.seen, 0) / items if items > 0 else None
 
     def _sample(self) -> None:
         now, counts = self.clock(), self.counts()
         samples = self._samples
         if len(samples) > 1 and now - samples[-2].time < 1 / _SAMPLES_A_SECOND:
             samples.pop()
-        samples.append(_Sample(now, worked(counts), counts.tokens))
+        samples.append(_Sample(now, counts.worked, counts.tokens))
         while len(samples) > 2 and samples[1].time <= now - SPAN_SECONDS:
             samples.popleft()
-
-
-def worked(counts: Counts) -> int:
-    """Items that this run did or failed at."""
-    return counts.done + counts.failed
-
-
-def seen(counts: Counts) -> int:
-    """Items of which nothing is left to do."""
-    return worked(counts) + counts.before

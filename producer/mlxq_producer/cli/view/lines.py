@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from types import TracebackType
-from typing import Final, Self, TextIO
+from collections.abc import Iterator
+from typing import Final, TextIO
 
 from mlxq_producer.cli.failures import complain_of_item
-from mlxq_producer.cli.view.base import View
+from mlxq_producer.cli.view.base import Ticking
 from mlxq_producer.cli.view.board import Board, Entry
 from mlxq_producer.cli.view.words import counted, rates, timed
 
@@ -16,14 +15,12 @@ LONGEST_SECONDS: Final = 60.0
 """Between two lines about the progress: each time twice as long, up to this."""
 
 
-class Lines(View):
+class Lines(Ticking):
     """Failures as they come, and how far the run is now and then."""
 
     def __init__(self, board: Board, to: TextIO) -> None:
         super().__init__(board)
         self._to = to
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
 
     def say(self, text: str) -> None:
         """Print it."""
@@ -37,30 +34,22 @@ class Lines(View):
     def show(self, entry: Entry) -> None:
         """Print it if it failed."""
         super().show(entry)
-        if entry.code is not None and not entry.good:
-            complain_of_item(entry.name, entry.code, entry.message)
+        if entry.failed:
+            complain_of_item(entry.name, entry.code or "", entry.message)
 
     def progress(self) -> str:
         """A line that says how far the run is."""
         board = self.board
         return ", ".join(filter(None, [counted(board), rates(*board.speed()), timed(board)]))
 
-    def _tell(self) -> None:
+    def pauses(self) -> Iterator[float]:
+        """Ever longer ones."""
         pause = FIRST_SECONDS
-        while not self._ended.wait(pause):
+        while True:
+            yield pause
             pause = min(2 * pause, LONGEST_SECONDS)
-            if not self.board.stage:
-                self.note(self.progress())
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
+    def tick(self) -> None:
+        """Print how far the run is."""
+        if not self.board.stage:
+            self.note(self.progress())

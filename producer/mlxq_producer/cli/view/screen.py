@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from types import TracebackType
+from itertools import repeat
 from typing import Final, Self
 
 from rich.cells import cell_len
@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mlxq_producer.cli.view.base import View
-from mlxq_producer.cli.view.board import Board, Entry, seen
+from mlxq_producer.cli.view.base import Ticking
+from mlxq_producer.cli.view.board import Board, Entry
 from mlxq_producer.cli.view.words import counted, fitted, one_line, outcome, rates, timed
 
 WIDE: Final = 100
@@ -27,7 +27,7 @@ FRAMES_A_SECOND: Final = 8
 _HEAD: Final = 3
 
 
-class Screen(View):
+class Screen(Ticking):
     """Redraws the end of the screen; failures and notes stay above it."""
 
     def __init__(self, board: Board, console: Console) -> None:
@@ -42,8 +42,6 @@ class Screen(View):
         )
         # Not rich's own thread: what it draws and what is printed meanwhile may change places.
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._refresh, daemon=True)
 
     def note(self, text: str) -> None:
         """Print it above the live lines."""
@@ -52,35 +50,32 @@ class Screen(View):
     def show(self, entry: Entry) -> None:
         """Show it; what failed stays above the live lines."""
         super().show(entry)
-        if entry.code is not None and not entry.good:
-            line = f"error[{entry.code}]: {entry.name}: {outcome(entry).partition(': ')[2]}"
+        if entry.failed:
+            line = f"error[{entry.code}]: {entry.name}: {entry.why}"
             self._print(Text(one_line(line), style="red"))
 
     def _print(self, text: Text) -> None:
         with self._lock:
             self._console.print(text)
 
-    def _refresh(self) -> None:
-        while not self._ended.wait(1 / FRAMES_A_SECOND):
-            with self._lock:
-                self._live.refresh()
+    def pauses(self) -> Iterator[float]:
+        """As long as a frame is shown."""
+        return repeat(1 / FRAMES_A_SECOND)
+
+    def tick(self) -> None:
+        """Draw a frame."""
+        with self._lock:
+            self._live.refresh()
 
     def _picture(self) -> RenderableType:
         return picture(self.board, self._console.width, self._console.height)
 
     def __enter__(self) -> Self:
         self._live.start()
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self._live.stop()
 
 
@@ -127,10 +122,8 @@ def _head(board: Board, width: int) -> Iterator[RenderableType]:
         return
     yield _ends(f"{board.title}: {counted(board)}", timed(board), width)
     if board.total:
-        bar = Table.grid(expand=True)
-        bar.add_row(
-            ProgressBar(total=board.total, completed=min(seen(board.counts()), board.total))
-        )
+        bar, done = Table.grid(expand=True), min(board.counts().seen, board.total)
+        bar.add_row(ProgressBar(total=board.total, completed=done))
         yield bar
     told = "; ".join(filter(None, [rates(*board.speed()), board.where]))
     tail = Text(told, "dim", no_wrap=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from mlxq_producer.cli.view.board import Board, Entry, seen
+from mlxq_producer.cli.view.board import Board, Entry
 
 _JOINERS: Final = "\u200c\u200d"
 """Join letters and emoji; not printable by themselves."""
+REASONS_SHOWN: Final = 8
 
 
 def one_line(text: str) -> str:
@@ -38,10 +40,10 @@ def clock(seconds: float) -> str:
 def counted(board: Board) -> str:
     """How far a run is: ``12 of 40, 1 failed``."""
     counts = board.counts()
-    total = "" if board.total is None else f" of {max(board.total, seen(counts)):,}"
+    total = "" if board.total is None else f" of {max(board.total, counts.seen):,}"
     failed = f", {counts.failed:,} failed" if counts.failed else ""
     before = f", {counts.before:,} there already" if counts.before else ""
-    return f"{seen(counts):,}{total}{before}{failed}"
+    return f"{counts.seen:,}{total}{before}{failed}"
 
 
 def timed(board: Board) -> str:
@@ -57,14 +59,20 @@ def rates(items: float, tokens: float) -> str:
     return f"{items:,.1f} items/s" + (f", {tokens:,.0f} tokens/s" if tokens else "")
 
 
-def reason(number: int, code: str, example: str) -> str:
-    """How many failed so: ``3 media_invalid (a.png ...)``."""
-    return f"{number:,} {code} ({one_line(example)}{' ...' * (number > 1)})"
+def reasons(found: Mapping[str, tuple[int, str]]) -> Iterator[str]:
+    """How many failed with each code, the most first: ``3 media_invalid (a.png ...)``.
+
+    ``found`` has by code how many, and an example.
+    """
+    ranked = sorted(found.items(), key=lambda pair: -pair[1][0])
+    for code, (number, example) in ranked[:REASONS_SHOWN]:
+        yield f"{number:,} {code} ({one_line(example)}{' ...' * (number > 1)})"
+    if more := ranked[REASONS_SHOWN:]:
+        yield f"{sum(number for _, (number, _) in more):,} of {len(more)} other codes"
 
 
 def outcome(entry: Entry) -> str:
     """An item's text, or why it has none."""
     if entry.code is None:
         return one_line(entry.text)
-    name = f"{entry.name}: "
-    return one_line(f"{entry.code}: {entry.message.removeprefix(name)}")
+    return one_line(f"{entry.code}: {entry.why}")
